@@ -68,6 +68,23 @@ def test_few_open_files_are_told(soft: int, severity: Severity) -> None:
     assert finding.remedies[0].startswith("ulimit -n ")
 
 
+@pytest.mark.parametrize(
+    ("kind", "value", "said", "remedy"),
+    [
+        (resource.RLIMIT_FSIZE, 1 << 30, "the limit of file size (GB) is 1, below 16", "-f"),
+        (resource.RLIMIT_CPU, 7200, "the limit of CPU time (hours) is 2, below 24", "-t"),
+    ],
+)
+def test_small_files_and_little_time_are_told(
+    kind: int, value: int, said: str, remedy: str
+) -> None:
+    with limit(kind, value):
+        finding = find(run_check(Limits()), "N404")
+
+    assert finding.summary.startswith(said)
+    assert finding.remedies[0].startswith(f"ulimit {remedy} unlimited")
+
+
 def test_a_small_stack_is_told() -> None:
     with limit(resource.RLIMIT_STACK, 256 << 10):
         finding = find(run_check(Limits()), "N404")

@@ -202,6 +202,44 @@ exec "$@"
 """
 
 
+@pytest.mark.parametrize("mounts", ["", "mount -t sysfs sysfs /sys;"])
+@pytest.mark.parametrize(
+    ("breaks", "why"),
+    [
+        ("ip link set one down", "one has the address 192.0.2.1, and is switched off"),
+        ("true", "a route leads over one, which is without a link"),
+    ],
+)
+def test_an_interface_that_nothing_asks_for_is_told_when_it_went_down(
+    tmp_path: Path, breaks: str, why: str, mounts: str
+) -> None:
+    # GIVEN a network whose only link goes down, and /sys of that network or of another one
+    mounted = DOWN.replace("exec", f"{mounts} {breaks}; exec")
+    done = in_namespaces(
+        mounted, tmp_path, sys.executable, "-m", "whystuck", "check", "--only", "nic"
+    )
+
+    assert f"warning[N408]: {why}" in done.stdout, done.stdout
+    assert done.returncode == 3
+
+
+def test_a_link_without_address_is_told_where_none_is_left(tmp_path: Path) -> None:
+    links = make_link("eth0", flags="0x1002", operstate="down", carrier="", carrier_up_count=1)
+    spare = make_link("eth1", flags="0x1002", operstate="down", carrier="", carrier_up_count=0)
+    finding = find(run_check(Nic(), root=write_tree(tmp_path, links | spare)), "N408")
+
+    assert finding.summary == "no interface is up but the loopback: eth0 is switched off"
+
+
+def test_a_bridge_for_containers_that_do_not_run_may_be_down(tmp_path: Path) -> None:
+    files = make_link("eth0") | make_link("docker0", carrier=0, operstate="down")
+    files["sys/class/net/docker0/bridge/ageing_time"] = "1\n"
+    files["proc/net/route"] = "Iface\tDestination\tGateway\ndocker0\t000011AC\t00000000\n"
+    (result,) = run_check(Nic(), root=write_tree(tmp_path, files))
+
+    assert result.outcome is Outcome.OK
+
+
 @pytest.mark.parametrize("variable", ["NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"])
 def test_an_interface_that_is_asked_for_and_down_is_an_error(tmp_path: Path, variable: str) -> None:
     # GIVEN a network whose only link has an end that is switched off

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -77,6 +78,38 @@ def test_a_path_that_is_not_there_has_failed(tmp_path: Path) -> None:
     finding = find(check(tmp_path / "data"), "N401")
 
     assert "does not exist" in finding.summary
+
+
+def test_a_file_in_place_of_a_folder_has_failed(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    finding = find(check(tmp_path / "file"), "N401")
+
+    assert finding.summary == f"{tmp_path}/file cannot be used: it is no directory"
+
+
+def test_a_limit_of_this_process_is_told_as_one(tmp_path: Path) -> None:
+    check = [sys.executable, "-m", "whystuck", "check", "--only", "disk", "--disk", str(tmp_path)]
+    done = subprocess.run(
+        ["bash", "-c", 'ulimit -f 16; exec "$@"', "-", *check],
+        capture_output=True, text=True, check=False, timeout=240, cwd=ROOT,
+    )  # fmt: skip
+
+    said = " ".join(done.stdout.split())
+    assert "this process may not write files of that size (`ulimit -f`)" in said
+    assert "= fix: ulimit -f unlimited" in said
+
+
+def test_a_lack_of_descriptors_says_nothing_of_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr("whystuck.check.storage.disk.measure", fail)
+    (result,) = check(tmp_path)
+
+    assert (result.outcome, result.problems) == (Outcome.INCOMPLETE, ())
+    assert result.reason == "it could not be checked: Too many open files"
 
 
 def test_a_disk_with_few_files_left_is_told() -> None:

@@ -154,7 +154,7 @@ def test_two_nodes_check_each_other_before_their_job(tmp_path: Path) -> None:
         'checks = ["pairs", "allreduce"]\n[nodes]\nmeet_s = 150\nmin_gloo_gbps = 0.0\n'
         "min_share_of_quartile = 0.0\n[allreduce]\nmin_gloo_gbps = 0.0\nmegabytes = 1\n"
     )
-    place = ("--coordinator", f"127.0.0.1:{find_port()}", "--nnodes", "2", "--node-rank")
+    place = ("--coordinator", f"127.0.0.1:{find_port(2) + 1}", "--nnodes", "2", "--node-rank")
     processes = []
     for rank in (0, 1):
         command = [

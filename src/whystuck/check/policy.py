@@ -54,6 +54,8 @@ class LimitsPolicy(_Table, frozen=True):
     min_locked_mb: int
     min_stack_kb: int
     min_address_gb: int
+    min_file_gb: int
+    min_cpu_hours: int
 
 
 class CgroupPolicy(_Table, frozen=True):

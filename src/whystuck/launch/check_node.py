@@ -25,14 +25,11 @@ from whystuck.evidence.nodes.checks import CheckResult, ChecksRecord
 from whystuck.launch.background import say
 from whystuck.launch.incidents.fault_log import FaultLog
 from whystuck.launch.options import BootCheck, UnfitError
-from whystuck.launch.restarts.between import ENDING_SIGNALS, BetweenRounds, is_told_to_stop
+from whystuck.launch.restarts.between import BetweenRounds, is_told_to_stop
 from whystuck.launch.restarts.ending import RootCause, RoundEnd, make_root_cause
 from whystuck.launch.restarts.exclude import SLURM_FILE
 from whystuck.safe_text.escaping import show_line
 from whystuck.safe_text.secrets import hide_arguments
-
-# Ends that somebody asked for: there is nothing to look for.
-_ASKED_FOR = frozenset(128 + number for number in ENDING_SIGNALS)
 
 
 @dataclass
@@ -71,10 +68,10 @@ class NodeCheck:
         blocking = list_blocking(report, self.policy.blocking, self.node)
         boot = BootCheck(lines, _encode(self.node, results))
         if blocking:
-            self._between.write_new_round(lambda log: self._write_blocked(log, boot))
+            self.write_not_started(boot, UnfitError.exit_code)
             cause = make_root_cause(blocking[0])
             lists = self._between.exclude(cause) if cause.is_about(self.node) else None
-            raise _make_error(blocking, self.evidence, lists)
+            raise _make_error(blocking, cause, self.evidence, lists)
         return boot
 
     def check_after(self, end: RoundEnd) -> RootCause | None:
@@ -85,7 +82,7 @@ class NodeCheck:
         Returns:
             What is wrong with the node that the policy calls blocking.
         """
-        if end.code == 0 or end.code in _ASKED_FOR or is_told_to_stop():
+        if end.code == 0 or end.is_asked_for or is_told_to_stop():
             return None
         results, report, took_s = self._run(is_told_to_stop)
         if is_told_to_stop():
@@ -109,9 +106,15 @@ class NodeCheck:
         took_s = time.monotonic() - begun_s
         return results, make_report(results, took_s), took_s
 
-    def _write_blocked(self, log: FaultLog, boot: BootCheck) -> None:
-        log.start_round(hide_arguments(self.command), boot)
-        log.end_round(UnfitError.exit_code)
+    def write_not_started(self, boot: BootCheck, code: int, *notes: str) -> None:
+        """Write the section of a round whose command was not started."""
+
+        def write(log: FaultLog) -> None:
+            log.start_round(hide_arguments(self.command), boot)
+            log.note(*notes)
+            log.end_round(code)
+
+        self._between.write_new_round(write)
 
 
 def _encode(node: str, results: list[CheckResult]) -> bytes:
@@ -126,7 +129,9 @@ def _say_findings(report: Report) -> None:
             say(f"whystuck: {show_line(text)}\n")
 
 
-def _make_error(blocking: Sequence[Finding], evidence: Path, lists: Path | None) -> UnfitError:
+def _make_error(
+    blocking: Sequence[Finding], cause: RootCause, evidence: Path, lists: Path | None
+) -> UnfitError:
     first = blocking[0]
     more = f", and {len(blocking) - 1} more" if len(blocking) > 1 else ""
     advice = first.remedies[0] if first.remedies else f"whystuck explain {first.code}"
@@ -135,4 +140,5 @@ def _make_error(blocking: Sequence[Finding], evidence: Path, lists: Path | None)
         f"this node is not fit for the job: {first.code} {first.name}: {first.summary}{more}; "
         f"the job was not started, `{evidence}/fault.log` has all checks{where}",
         hint=advice,
+        cause=cause,
     )

@@ -21,6 +21,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NoReturn
 
@@ -68,7 +69,12 @@ class Front:
     """One round of one job on this node, as far as the caller sees it."""
 
     def __init__(
-        self, options: RunOptions, caller: Caller | None = None, *, may_restart: bool = False
+        self,
+        options: RunOptions,
+        caller: Caller | None = None,
+        *,
+        may_restart: bool = False,
+        close_ours: Callable[[], None] = lambda: None,
     ) -> None:
         """Take stock of what the caller gave us; nothing is started.
 
@@ -76,12 +82,14 @@ class Front:
             options: What the user asked for.
             caller: What the caller gave us, as the first round has seen it.
             may_restart: Whether there may be another round, which needs all of that, too.
+            close_ours: Closes what this process alone is to have, in one that is forked from it.
         """
         self._options = options
         caller = caller or Caller.look()
         self._closed, self._inherited = caller.closed, caller.inherited
         self._kinds, self._handlers = caller.kinds, caller.handlers
         self._may_restart = may_restart
+        self._close_ours = close_ours
         self._held = HeldProcesses()
         self._was_asked = False
         self.ending = RoundEnd(0)
@@ -153,6 +161,7 @@ class Front:
         code = 1
         try:
             os.setsid()
+            self._close_ours()
             descriptors.close_all(self._inherited)
             # Whoever waits for the end of our stderr does not wait for a process that may hang.
             descriptors.silence(0, 1, 2)

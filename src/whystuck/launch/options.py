@@ -15,6 +15,8 @@ from whystuck.launch.environment.recorder import RecorderSettings
 from whystuck.launch.stalls.stall import StallLimit
 
 if TYPE_CHECKING:
+    from whystuck.launch.restarts.ending import RootCause
+
     # It imports much that a job which is well does not need.
     from whystuck.pipeline import Signature
 
@@ -29,9 +31,13 @@ MIN_TRACED_LINES, MAX_TRACED_LINES = 10, 10_000
 
 
 class UnfitError(WhystuckError):
-    """The checks say that this node is not fit for the job."""
+    """The checks say that this node is not fit for the job; ``cause`` is the first thing wrong."""
 
     exit_code = 120
+
+    def __init__(self, message: str, *, hint: str, cause: RootCause) -> None:
+        super().__init__(message, hint=hint)
+        self.cause = cause
 
 
 class OnStall(StrEnum):
@@ -112,6 +118,11 @@ class RunOptions:
     def stall_hold_s(self) -> float:
         """For how long it is kept."""
         return DEFAULT_HOLD_S if self.hold_s is None else self.hold_s
+
+    @property
+    def longest_hold_s(self) -> float:
+        """For how long a scene is kept at most; 0 for not at all."""
+        return max(self.crash_hold_s or 0.0, self.stall_hold_s if self.holds_stalls else 0.0)
 
 
 def check_command(name: str) -> None:

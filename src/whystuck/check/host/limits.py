@@ -12,6 +12,7 @@ from whystuck.evidence.nodes.checks import CheckProblem, CheckResult
 
 _CODE = "N404"
 _KB, _MB, _GB = 1 << 10, 1 << 20, 1 << 30
+_HOUR_S = 3600
 _SHOWN = {
     "open files": resource.RLIMIT_NOFILE,
     "processes": resource.RLIMIT_NPROC,
@@ -19,11 +20,13 @@ _SHOWN = {
     "stack": resource.RLIMIT_STACK,
     "core": resource.RLIMIT_CORE,
     "address space": resource.RLIMIT_AS,
+    "file size": resource.RLIMIT_FSIZE,
+    "CPU time": resource.RLIMIT_CPU,
 }
 
 
 class Limits(Check):
-    """Limits of open files, processes, locked memory, stack and address space."""
+    """Limits of open files, processes, locked memory, stack, address space, files and time."""
 
     name = "limits"
     codes = (_CODE,)
@@ -60,6 +63,22 @@ def _judge(context: Context) -> Iterator[CheckProblem]:
         "CUDA reserves more than the memory of host and devices",
         "ulimit -v unlimited",
         unit=_GB,
+    )
+    yield from _judge_low(
+        "file size (GB)",
+        resource.RLIMIT_FSIZE,
+        policy.min_file_gb,
+        "a larger checkpoint cannot be written",
+        "ulimit -f unlimited",
+        unit=_GB,
+    )
+    yield from _judge_low(
+        "CPU time (hours)",
+        resource.RLIMIT_CPU,
+        policy.min_cpu_hours,
+        "the kernel ends a process that has used it up, by SIGXCPU",
+        "ulimit -t unlimited",
+        unit=_HOUR_S,
     )
 
 

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import fcntl
 import re
+import socket
+import struct
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 from whystuck.check.check import Check, Context
 from whystuck.evidence.nodes.checks import CheckProblem, CheckResult
 
 _DOWN, _ERRORS = "N408", "N409"
 _NET = "/sys/class/net"
-_UP_FLAG, _LOOPBACK_FLAG = 0x1, 0x8
+_UP_FLAG, _LOOPBACK_FLAG, _RUNNING_FLAG = 0x1, 0x8, 0x40
+# Of ioctl: what the kernel knows of an interface of this network namespace.
+_GET_FLAGS, _GET_ADDRESS = 0x8913, 0x8915
+_NAME_BYTES, _REQUEST_BYTES = 16, 40
 _VARIABLES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
 _ERROR_COUNTERS = (
     "rx_errors", "tx_errors", "rx_crc_errors", "rx_frame_errors", "tx_carrier_errors",
@@ -22,7 +29,11 @@ _MOST_SHOWN = 8
 
 @dataclass(frozen=True)
 class Link:
-    """An interface at one moment; ``carrier`` is -1 where it has no such thing."""
+    """An interface at one moment.
+
+    ``carrier`` is -1 where it has no such thing, ``ups`` is how often it came up so far. A bridge
+    without ports, as one for containers that do not run, ``is_idle``.
+    """
 
     name: str
     is_on: bool
@@ -34,6 +45,9 @@ class Link:
     packets: int
     errors: Mapping[str, int]
     losses: int
+    ups: int = 0
+    address: str = ""
+    is_idle: bool = False
 
     @property
     def has_link(self) -> bool:
@@ -68,9 +82,48 @@ class Nic(Check):
 
 
 def read_links(context: Context) -> list[Link]:
-    """Return the interfaces of this network namespace."""
+    """Return the interfaces of this network namespace.
+
+    What is mounted at /sys may be of another one.
+    """
+    shown = context.list_names(_NET)
+    if context.root != Path("/"):
+        return _read_shown(shown, context)
+    known = [name for _, name in socket.if_nameindex()]
+    links = _read_shown([name for name in shown if name in known], context)
+    hidden = [name for name in known if name not in {link.name for link in links}]
+    links = [*links, *map(_ask_link, hidden)]
+    return [replace(link, address=_ask_address(link.name)) for link in links]
+
+
+def _ask_link(name: str) -> Link:
+    """Return what the kernel tells of an interface that /sys does not show."""
+    flags = int.from_bytes(_ask(name, _GET_FLAGS)[:2], "little")
+    is_on, has_carrier = bool(flags & _UP_FLAG), int(bool(flags & _RUNNING_FLAG))
+    is_loopback = bool(flags & _LOOPBACK_FLAG)
+    return Link(name, is_on, is_loopback, "", has_carrier, -1, -1, 0, {}, 0)
+
+
+def _ask_address(name: str) -> str:
+    """Return the address of IPv4 that an interface has; it keeps that while it is switched off."""
+    data = _ask(name, _GET_ADDRESS)
+    return socket.inet_ntoa(data[4:8]) if any(data[4:8]) else ""
+
+
+def _ask(name: str, what: int) -> bytes:
+    """Return what the kernel answers about an interface; zeros where it has no answer."""
+    request = struct.pack(f"{_REQUEST_BYTES}s", name.encode()[: _NAME_BYTES - 1])
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
+            return fcntl.ioctl(asked.fileno(), what, request)[_NAME_BYTES:]
+    except OSError:
+        return bytes(_REQUEST_BYTES - _NAME_BYTES)
+
+
+def _read_shown(names: list[str], context: Context) -> list[Link]:
+    """Return interfaces as /sys shows them."""
     links = []
-    for name in context.list_names(_NET):
+    for name in names:
         place = f"{_NET}/{name}"
         flags = context.read_text(f"{place}/flags")
         if not flags.startswith("0x"):
@@ -94,6 +147,9 @@ def read_links(context: Context) -> list[Link]:
                     one: context.read_number(f"{statistics}/{one}", 0) for one in _ERROR_COUNTERS
                 },
                 losses=context.read_number(f"{place}/carrier_down_count", 0),
+                ups=context.read_number(f"{place}/carrier_up_count", 0),
+                is_idle=bool(context.list_names(f"{place}/bridge"))
+                and not context.list_names(f"{place}/brif"),
             )
         )
     return links
@@ -143,16 +199,33 @@ def _judge_all(
     links: list[Link], wanted: Mapping[str, str], routed: set[str]
 ) -> Iterator[CheckProblem]:
     told = {link.name for link in links for text in wanted.values() if _matches(link, text)}
-    for link in links:
-        if link.name in told or link.is_loopback or link.name not in routed or link.has_link:
-            continue
+    outer = [link for link in links if not link.is_loopback]
+    down = [
+        link for link in outer if link.name not in told and not link.has_link and not link.is_idle
+    ]
+    used = [link for link in down if link.name in routed or link.address]
+    if not used and not any(link.has_link for link in outer):
+        used = [link for link in down if link.ups]  # nothing is left that leads out of here
+    for link in used:
+        if link.name in routed:
+            text = f"a route leads over {link.name}, which is {_name_state(link)}"
+        elif link.address:
+            text = f"{link.name} has the address {link.address}, and is {_name_state(link)}"
+        else:
+            text = f"no interface is up but the loopback: {link.name} is {_name_state(link)}"
         yield CheckProblem(
             code=_DOWN,
-            text=f"a route leads over {link.name}, which is {_name_state(link)}",
+            text=text,
             subject=link.name,
-            remedies=(f"`ip link show {link.name}`, `ethtool {link.name}`: cable, switch port",),
+            remedies=(_advise(link),),
             details={"interfaces": [link.name], "state": link.state},
         )
+
+
+def _advise(link: Link) -> str:
+    if not link.is_on:
+        return f"ip link set {link.name} up"
+    return f"`ip link show {link.name}`, `ethtool {link.name}`: cable, switch port"
 
 
 def _judge_errors(link: Link, before: Link | None, context: Context) -> Iterator[CheckProblem]:

@@ -39,10 +39,9 @@ class Meet(NodesCheck):
     name = "meeting"
     part = "meet"
 
-    def __init__(self, parts: Sequence[str] = (), label: str = "checks") -> None:
-        """Take the parts that are to be made, and what tells this meeting from others."""
+    def __init__(self, parts: Sequence[str] = ()) -> None:
+        """Take the parts that are to be made."""
         self.parts = tuple(parts)
-        self.label = label
 
     @property
     def subject(self) -> str:
@@ -66,7 +65,6 @@ class Meet(NodesCheck):
             "meet_s": context.policy.nodes.meet_s,
             "nonce": secrets.token_hex(8),
             "parts": self.parts,
-            "label": self.label,
             "facts": {"kernel": platform.release(), **drivers},
         }
 

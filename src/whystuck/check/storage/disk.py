@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from whystuck.check.check import Check, Context
 from whystuck.check.storage.measuring import BLOCK_BYTES, Measured, measure
@@ -25,7 +27,12 @@ _WHY = {
     errno.ENOENT: "it does not exist",
     errno.EIO: "the device reports an input/output error",
     errno.ESTALE: "the file server has forgotten it (stale file handle)",
+    errno.ENOTDIR: "it is no directory",
+    errno.ENOTCONN: "the program that serves it has ended (FUSE)",
+    errno.EFBIG: "this process may not write files of that size (`ulimit -f`)",
 }
+# What this process lacks, and no fault of the file system.
+_OURS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN})
 _REMEDIES = {
     errno.ENOSPC: "make room: `du -xh --max-depth=1 {path} | sort -h`",
     errno.EDQUOT: "make room, or ask for a larger quota: `quota -s`",
@@ -33,6 +40,9 @@ _REMEDIES = {
     errno.ENOENT: "mount it on this node, or correct the path",
     errno.EIO: "`dmesg -T | tail` and `smartctl -a DEVICE`; take the node out of service",
     errno.ESTALE: "mount it again: `umount -l {path} && mount {path}`",
+    errno.ENOTDIR: "name the folder, not a file in it",
+    errno.ENOTCONN: "mount it again: `umount -l {path}`, and start its program anew",
+    errno.EFBIG: "ulimit -f unlimited   # in the script that starts the job",
 }
 
 
@@ -90,6 +100,8 @@ class Disk(Check):
             size = min(policy.test_mb * _MB, max(BLOCK_BYTES, free // 4))
             found = measure(self.path, size, policy.budget_s)
         except OSError as error:
+            if error.errno in _OURS:
+                return self._leave_open(error, facts)
             return self.make_result([self._fail(error)], facts=facts)
         if found.is_direct:
             facts["read"] = "past the cache (O_DIRECT)"
@@ -127,6 +139,13 @@ class Disk(Check):
             facts=facts,
             problems=(problem,),
         )
+
+    def _leave_open(self, error: OSError, facts: Mapping[str, str]) -> CheckResult:
+        """Return that nothing is known of the file system."""
+        reason = f"it could not be checked: {error.strerror}"
+        outcome = Outcome.INCOMPLETE
+        result = self.make_result(facts=facts)
+        return replace(result, outcome=outcome, reason=reason)
 
     def _fail(self, error: OSError) -> CheckProblem:
         reason = _WHY.get(error.errno or 0, error.strerror or str(error))

@@ -170,8 +170,19 @@ def _write(data: _Data, blocks: int, budget_s: float, found: Measured) -> int:
 
 
 def _write_whole(fd: int, buffer: mmap.mmap, offset: int) -> None:
-    if os.pwrite(fd, buffer, offset) != BLOCK_BYTES:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    """Write a block; where only a part of it was written, the next part tells why."""
+    done = os.pwrite(fd, buffer, offset)
+    while done < BLOCK_BYTES:
+        count = 0
+        with memoryview(buffer) as whole, whole[done:] as rest:
+            try:
+                count = os.pwrite(fd, rest, offset + done)
+            except OSError as error:
+                if error.errno != errno.EINVAL:  # direct access wants whole pages
+                    raise
+        if not count:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        done += count
 
 
 def _read(data: _Data, blocks: int, budget_s: float, found: Measured) -> None:

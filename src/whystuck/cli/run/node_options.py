@@ -19,7 +19,7 @@ def node_options(command: Callable[..., R]) -> Callable[..., R]:
         "--coordinator",
         metavar="HOST[:PORT]",
         help="The node with rank 0, where all nodes of the job meet: for checks, and to decide "
-        "together on restarts.  [default port: 9601]",
+        "together on restarts, at the port before it.  [default port: 9601]",
     )
     @click.option(
         "--nnodes",

@@ -191,11 +191,14 @@ def _add_checks(rounds: Rounds, nodes: _Nodes) -> None:
         rounds.check = NodeCheck(
             policy, rounds.options.evidence, rounds.node, command, nodes.meeting
         )
-    if nodes.meeting is not None and rounds.policy.max_restarts:
-        from whystuck.launch.restarts.agreement import Agreement, find_least_nodes
+    if nodes.meeting is not None:
+        from whystuck.launch.restarts.agreement import Agreement
+        from whystuck.launch.restarts.nnodes import find_least_nodes
 
         least = find_least_nodes(command, os.environ)
-        rounds.agreement = Agreement(policy, rounds.node, nodes.meeting, least)
+        rounds.agreement = Agreement(
+            policy, rounds.node, nodes.meeting, least, rounds.options.longest_hold_s
+        )
 
 
 def _check_meeting(nodes: _Nodes, restarts: RestartOptions) -> None:

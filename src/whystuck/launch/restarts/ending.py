@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 import msgspec
 
 from whystuck.evidence.decoding import convert
@@ -11,6 +13,9 @@ _MAX_TEXT = 400
 _MAX_NAMES = 64
 # Beside the findings of checks (N4xx), which are about nodes alone.
 _HARDWARE = frozenset({"C208"})
+_ASKED_FOR = frozenset(
+    128 + number for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+)
 
 
 class RootCause(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,6 +80,7 @@ class RoundEnd(msgspec.Struct, frozen=True):
         node: The node whose cause it is, where several have agreed on one; else empty.
         ended_well: The nodes on which it ended with 0, where another one failed.
         left: Ranks of this node that outlived their launcher.
+        too_few: Why there are too few nodes to go on, where others have left.
     """
 
     code: int
@@ -86,6 +92,12 @@ class RoundEnd(msgspec.Struct, frozen=True):
     node: str = ""
     ended_well: tuple[str, ...] = ()
     left: tuple[LeftProcess, ...] = ()
+    too_few: str = ""
+
+    @property
+    def is_asked_for(self) -> bool:
+        """Whether somebody wanted the end, by a signal to whystuck or to the command."""
+        return self.was_asked or self.code in _ASKED_FOR
 
 
 def decode_end(told: object, code: int) -> RoundEnd:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import signal
 from dataclasses import dataclass, field
 
 from whystuck.launch.restarts.ending import RootCause, RoundEnd
 from whystuck.launch.restarts.progress import NO_STEP
 
+STOPPED = "a signal asked for its end"
 _PREEMPTED = "C207"
-_ASKED_FOR = frozenset(
-    128 + number for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
-)
 
 
 @dataclass
@@ -46,10 +43,12 @@ class RestartPolicy:
         return ""
 
     def _find_reason(self, end: RoundEnd) -> str:
-        if end.was_asked or end.code in _ASKED_FOR:
-            return "a signal asked for its end"
+        if end.is_asked_for:
+            return STOPPED
         if end.ended_well:
             return f"it has ended well on {', '.join(end.ended_well)}"
+        if end.too_few:
+            return end.too_few
         if end.cause is not None and (reason := self._judge_cause(end, end.cause)):
             return f"{reason}: {end.cause.describe()}"
         if not self.may_restart:

@@ -12,20 +12,21 @@ from dataclasses import dataclass, field, replace
 
 from msgspec.structs import replace as replace_fields
 
+from whystuck.evidence.errors import StartError
 from whystuck.evidence.fault_events import FaultKind
 from whystuck.launch.background import say
 from whystuck.launch.caller import Caller
 from whystuck.launch.check_node import NodeCheck
 from whystuck.launch.front import Front
 from whystuck.launch.incidents.fault_log import FaultLog
-from whystuck.launch.options import BootCheck, RunOptions, check_command
-from whystuck.launch.restarts.agreement import Agreement
+from whystuck.launch.options import BootCheck, RunOptions, UnfitError, check_command
+from whystuck.launch.restarts.agreement import SILENT, Agreement, StartDecision
 from whystuck.launch.restarts.between import BetweenRounds, is_told_to_stop, wait_for_stop
-from whystuck.launch.restarts.ending import RoundEnd
+from whystuck.launch.restarts.ending import RootCause, RoundEnd
 from whystuck.launch.restarts.exclude import SLURM_FILE
 from whystuck.launch.restarts.exit_codes import ExitCodes
 from whystuck.launch.restarts.leftovers import end_leftovers
-from whystuck.launch.restarts.policy import RestartPolicy
+from whystuck.launch.restarts.policy import STOPPED, RestartPolicy
 from whystuck.safe_text.escaping import show_line
 
 # A port that the last round had, or its memory, may be free only a moment after its end.
@@ -51,42 +52,94 @@ class Rounds:
     codes: ExitCodes = field(default_factory=ExitCodes)
     check: NodeCheck | None = None
     agreement: Agreement | None = None
-    _last: RoundEnd = field(default_factory=lambda: RoundEnd(0))
+    _last: RoundEnd | None = None
 
     def run(self) -> int:
         """Run the job until it is over; return the exit code.
 
         Raises:
             UnfitError: A check says that this node is not fit.
+            StartError: So many others are not that the job cannot start.
         """
         check_command(self.options.command[0])
         caller = Caller.look()
+        if self.agreement is None:
+            return self._run(caller)
+        try:
+            if problem := self.agreement.open(_say_wait):
+                say(f"whystuck: this node decides without the others: {show_line(problem)}\n")
+            return self._run(caller)
+        finally:
+            self.agreement.leave(self._last)
+
+    def _run(self, caller: Caller) -> int:
         while True:
-            boot = self.check.check_before() if self.check else BootCheck()
-            if self.policy.restarts and is_told_to_stop():
-                return self._end(self._last, "a signal asked for its end")
-            self._last = end = self._agree(self._run_round(caller, boot))
+            boot, decision = self._check()
+            if self._last is not None and is_told_to_stop():
+                return self._end(replace_fields(self._last, was_asked=True), STOPPED)
+            if decision.why_not:
+                return self._refuse(boot, decision)
+            self._last = end = self._run_round(caller, boot)
             if end.code == 0:
                 return 0
-            may_restart = self.policy.max_restarts > 0
-            reason = self.policy.why_not(end)
-            if not may_restart:
+            if not self.policy.max_restarts:
                 return self.codes.choose(end)
-            if reason:
+            self._last = end = self._agree(end)
+            if reason := self.policy.why_not(end):
                 return self._end(end, reason)
             self._announce(end)
             self._end_leftovers(end)
             if wait_for_stop(_WAIT_S):
-                return self._end(replace_fields(end, was_asked=True), "a signal asked for its end")
+                return self._end(replace_fields(end, was_asked=True), STOPPED)
             _reap()
+
+    def _check(self) -> tuple[BootCheck, StartDecision]:
+        """Check this node, tell the others whether it is fit, and hear whether they are."""
+        if self.check is None:
+            return BootCheck(), StartDecision()
+        try:
+            boot = self.check.check_before()
+        except UnfitError as error:
+            self._agree_on_start(error.cause)
+            raise
+        decision = self._agree_on_start(None)
+        for note in decision.notes:
+            say(f"whystuck: {show_line(note[:1].lower() + note[1:])}\n")
+        return replace(boot, notes=(*boot.notes, *decision.notes)), decision
+
+    def _agree_on_start(self, cause: RootCause | None) -> StartDecision:
+        if self.agreement is None:
+            return StartDecision()
+        decision = self.agreement.agree_on_start(cause, is_told_to_stop)
+        if self.check is not None:
+            self.check.meeting = self.agreement.meeting
+        return decision
+
+    def _refuse(self, boot: BootCheck, decision: StartDecision) -> int:
+        """End a job for which too few nodes are left."""
+        last = self._last
+        if last is not None:
+            last = replace_fields(last, cause=decision.cause or last.cause, node=decision.node)
+            return self._end(last, decision.why_not)
+        text = f"the job was not started: {decision.why_not}"
+        if self.check is not None:
+            note = f"{text[:1].upper()}{text[1:]}"
+            self.check.write_not_started(boot, StartError.exit_code, note)
+        hint = "this node is fit; spare nodes are those of `torchrun --nnodes MIN:MAX`"
+        raise StartError(text, hint=hint)
 
     def _run_round(self, caller: Caller, boot: BootCheck) -> RoundEnd:
         front = Front(
-            replace(self.options, boot_check=boot), caller, may_restart=self.policy.may_restart
+            replace(self.options, boot_check=boot),
+            caller,
+            may_restart=self.policy.may_restart,
+            close_ours=self.agreement.close if self.agreement else lambda: None,
         )
+        if self.agreement is not None:
+            self.agreement.greet()
         front.run()
         end = front.ending
-        unfit = self.check.check_after(end) if self.check and not end.was_asked else None
+        unfit = self._check_after(end)
         # What was just seen broken says more than what follows from it in the job.
         if unfit is not None:
             others = "" if unfit.is_about(self.node) else ", ".join(unfit.nodes)
@@ -95,16 +148,28 @@ class Rounds:
             self._exclude(end)
         return end
 
+    def _check_after(self, end: RoundEnd) -> RootCause | None:
+        """Check the node again after a failure, with those that are there."""
+        if self.check is None or end.code == 0 or end.is_asked_for:
+            return None
+        if self.agreement is not None:
+            is_long = self.policy.max_restarts > 0
+            wait_s = self.agreement.end_wait_s if is_long else self.check.policy.nodes.meet_s
+            problem = self.agreement.gather_after(end, wait_s, is_told_to_stop)
+            self.check.meeting = self.agreement.meeting
+            if problem:
+                self._note(end, f"{SILENT}: {problem}")
+        return self.check.check_after(end)
+
     def _agree(self, end: RoundEnd) -> RoundEnd:
         """Tell other nodes how the round ended here, and judge it as they do."""
         if self.agreement is None:
             return end
-        joined, problem = self.agreement.agree(end, is_told_to_stop)
+        joined, notes = self.agreement.agree(end, is_told_to_stop)
         if self.check is not None:
             self.check.meeting = self.agreement.meeting
-        if problem:
-            text = f"Not all nodes told how their round ended: {problem}"
-            self._tell(end, text, {"problem": problem}, FaultKind.NOTE)
+        for note in notes:
+            self._note(end, note)
         return joined
 
     def _exclude(self, end: RoundEnd) -> None:
@@ -118,6 +183,9 @@ class Rounds:
             text = f"Ranks that had outlived their launcher were ended: {count}"
             self._tell(end, text, {"ranks": count}, FaultKind.NOTE)
 
+    def _note(self, end: RoundEnd, text: str) -> None:
+        self._tell(end, text, {}, FaultKind.NOTE)
+
     def _announce(self, end: RoundEnd) -> None:
         number, most = self.policy.restarts, self.policy.max_restarts
         why = end.cause.describe() if end.cause else f"it ended with code {end.code}"
@@ -126,6 +194,7 @@ class Rounds:
         self._tell(end, f"Restart {number} of {most}: {why}", details)
 
     def _end(self, end: RoundEnd, reason: str) -> int:
+        self._last = end
         self._tell(end, f"Not started again: {reason}", {"reason": reason})
         return self.codes.choose(end)
 
@@ -145,6 +214,10 @@ class Rounds:
     @property
     def _between(self) -> BetweenRounds:
         return BetweenRounds(self.options.evidence, self.node)
+
+
+def _say_wait(where: str) -> None:
+    say(f"whystuck: waiting for the first node at {show_line(where)}\n")
 
 
 def _reap() -> None:

@@ -48,7 +48,7 @@ class Meeting:
         """Open the store; also in a child, which must not use that of its parent."""
         # The first node may not reach itself by the name that the others know.
         host = "127.0.0.1" if self.rank == 0 else self.settings["host"]
-        store = self.torch.distributed.TCPStore(
+        return self.torch.distributed.TCPStore(
             host,
             self.settings["port"],
             None,
@@ -56,8 +56,6 @@ class Meeting:
             dt.timedelta(seconds=limit_s),
             wait_for_workers=False,
         )
-        # A node that is late must not take a later meeting at the same place for this one.
-        return self.torch.distributed.PrefixStore(self.settings["label"], store)
 
     def gather(self, name, value, wait_s):
         """Say what this node has; return what all have that said it in time, by node rank."""
@@ -213,11 +211,6 @@ def compare_versions(_torch, meeting, _settings):
     return {"facts": {rank: one["facts"] for rank, one in meeting.infos.items()}}
 
 
-def exchange(_torch, meeting, settings):
-    """Return what all nodes have to say."""
-    return {"values": meeting.gather("exchange", settings["value"], settings["wait_s"])}
-
-
 def compare_speed(_torch, meeting, _settings):
     """Return how fast each node multiplies matrices."""
     return {"tflops": {rank: one["tflops"] for rank, one in meeting.infos.items()}}
@@ -366,7 +359,6 @@ def reduce_all(torch, meeting, settings):
 
 
 STEPS = {
-    "nodes-exchange": exchange,
     "nodes-versions": compare_versions,
     "nodes-clock": compare_clocks,
     "nodes-gemm": compare_speed,

@@ -8,7 +8,7 @@ from whystuck.diagnose.check_rule import CheckRule
 
 
 class NicDown(CheckRule):
-    """A network interface that is asked for, or that a route uses, is down.
+    """A network interface that is asked for, has an address, or that a route uses, is down.
 
     ## What it means
 
@@ -17,7 +17,9 @@ class NicDown(CheckRule):
     ## How it is found
 
     Interfaces are matched with `NCCL_SOCKET_IFNAME`, `GLOO_SOCKET_IFNAME` and `TP_SOCKET_IFNAME`,
-    and with the routes of the kernel. One that nothing asks for may be down.
+    and with the routes and addresses of the kernel; a route goes when its interface is switched
+    off, and the address stays. One that nothing asks for may be down, and so may a bridge without
+    ports, unless no interface that was up before is left.
 
     ## False alarms
 
