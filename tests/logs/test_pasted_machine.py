@@ -171,7 +171,7 @@ def test_rows_without_a_heading_name_who_does_not_run(
 ) -> None:
     rows = [form.format(rank, *(odd if rank == 2 else ("Rl", "-"))) for rank in range(4)]
 
-    report = say(tmp_path, *NAMED, *(prefix + row for row in rows))
+    report = say(tmp_path, *(prefix + line for line in (*NAMED, *rows)))
 
     assert (first_of(report).code, first_of(report).culprits.ranks) == (code, [2])
 
