@@ -43,7 +43,10 @@ PROXY = '[proxy:0:1@n03] HYDU_sock_connect (../sock.c:145): unable to connect fr
         [SSH.format("n03", "No route to host"), LINE, PRTE],
         [SSH.format("n03", "Connection timed out"), DIED],
         ["ssh: Could not resolve hostname n03: Name or service not known", LINE, *ORTE],
-        ["n03: Permission denied (publickey,password).", "pdsh@n01: n03: ssh exited with exit code 255"],  # noqa: E501
+        [
+            "n03: Permission denied (publickey,password).",
+            "pdsh@n01: n03: ssh exited with exit code 255",
+        ],
         ["n03: bash: line 1: prted: command not found", LINE, PRTE],
         ["n03: Host key verification failed.", LINE, *ORTE],
         [LINE, *ROUTE, LINE],
@@ -133,9 +136,7 @@ def test_devices_that_do_not_reach_each_other_are_told(tmp_path: Path, lines: li
         "WARNING peer access is not supported, copies go through the host",
     ],
 )
-def test_peer_access_that_works_or_is_done_without_ends_nothing(
-    tmp_path: Path, line: str
-) -> None:
+def test_peer_access_that_works_or_is_done_without_ends_nothing(tmp_path: Path, line: str) -> None:
     report = say(tmp_path, line, *(f"[rank0]: step {step} loss 2.0" for step in range(9)))
 
     assert blamed_of(report) == (set(), set())

@@ -262,8 +262,10 @@ FORM_NAMES = ["ibstat", "ibstatus", "ibv_devinfo", "rdma link"]
 def show(form: str, *odd: tuple[str, str, str]) -> list[str]:
     """Write the ports of a host, of which some are odd."""
     usual = [(f"mlx5_{card}", "Active", "LinkUp") for card in (0, 1, 2)]
-    ports = [(card, state.upper(), link) if form is not IBSTAT else (card, state, link)
-             for card, state, link in (*usual, *odd)]
+    ports = [
+        (card, state.upper(), link) if form is not IBSTAT else (card, state, link)
+        for card, state, link in (*usual, *odd)
+    ]
     return [line for port in ports for line in form.format(*port).splitlines()]
 
 
@@ -273,9 +275,9 @@ def show(form: str, *odd: tuple[str, str, str]) -> list[str]:
 def test_port_that_is_down_beside_others_is_told(
     tmp_path: Path, form: str, state: str, prefix: str
 ) -> None:
-    lines = [prefix + line for line in show(form, ("mlx5_3", state, "Polling"))]
+    lines = show(form, ("mlx5_3", state, "Polling"))
 
-    report = say(tmp_path, *WAITS, *lines)
+    report = say(tmp_path, *(prefix + line for line in (*WAITS, *lines)))
 
     assert first_of(report).code == "N410"
     assert "mlx5_3" in first_of(report).summary

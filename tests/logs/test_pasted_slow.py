@@ -1,4 +1,4 @@
-"""Times that ranks print of themselves, on one line or in tables: who is slow, and who only waits."""
+"""Times that ranks print, on one line or in tables: who is slow, and who only waits."""
 
 from __future__ import annotations
 
@@ -25,9 +25,7 @@ def times(form: str, forward: dict[int, float], backward: dict[int, float]) -> l
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("prefix", ["", "2026-03-04T10:12:32.5Z stderr F "])
-def test_rank_whose_forward_takes_longest_is_slow(
-    tmp_path: Path, form: str, prefix: str
-) -> None:
+def test_rank_whose_forward_takes_longest_is_slow(tmp_path: Path, form: str, prefix: str) -> None:
     lines = times(form, {5: 391.0}, {})
     report = say(tmp_path, *(prefix + line for line in lines))
 
@@ -36,8 +34,9 @@ def test_rank_whose_forward_takes_longest_is_slow(
 
 def test_rank_is_slow_by_the_middle_of_what_it_prints(tmp_path: Path) -> None:
     # Rank 2 is slow once, rank 5 in each step.
-    steps = [times(BARS, {5: 391.0 + step} | ({2: 900.0} if step == 3 else {}), {})
-             for step in range(7)]
+    steps = [
+        times(BARS, {5: 391.0 + step} | ({2: 900.0} if step == 3 else {}), {}) for step in range(7)
+    ]
     report = say(tmp_path, *(line for step in steps for line in step))
 
     assert (first_of(report).code, first_of(report).culprits.ranks) == ("S301", [5])
@@ -114,7 +113,5 @@ def test_ranges_tell_that_some_rank_is_slow(tmp_path: Path) -> None:
     ],
     ids=["alike", "stages", "first step"],
 )
-def test_ranges_that_are_narrow_or_of_stages_tell_nothing(
-    tmp_path: Path, lines: list[str]
-) -> None:
+def test_ranges_that_are_narrow_or_of_stages_tell_nothing(tmp_path: Path, lines: list[str]) -> None:
     assert all(one.code != "S301" for one in say(tmp_path, *lines).findings)

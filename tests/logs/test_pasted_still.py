@@ -45,9 +45,7 @@ def test_rank_that_is_still_elsewhere_is_the_one_others_wait_for(
     [
         pytest.param([f"[rank{rank}]: still in val loop" for rank in range(4)], id="all say so"),
         pytest.param(["[rank1]: still in val loop"], id="who says so waits"),
-        pytest.param(
-            ["[rank2]: still in val loop", "[rank2]: step 10 loss 2.2"], id="it goes on"
-        ),
+        pytest.param(["[rank2]: still in val loop", "[rank2]: step 10 loss 2.2"], id="it goes on"),
         pytest.param(["INFO still in val loop"], id="nobody knows who"),
         pytest.param(["[rank2]: Evaluation batch 512/512"], id="it is over"),
         pytest.param(["[rank2]: the loss is still in range"], id="a sentence"),

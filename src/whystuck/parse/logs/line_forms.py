@@ -62,7 +62,8 @@ FORMS = {
 # How each form may begin: with a bracket, a brace, a bar, a digit, a letter, or a part of a path.
 STARTS = {
     "[": (
-        "served iso ctime fabric slashed uptime glog bare_glog rank worker mpi local pod level place"
+        "served iso ctime fabric slashed uptime glog bare_glog rank worker mpi local pod level "
+        "place"
     ),
     "(": "ray ascend",
     "|": "rank level_field",

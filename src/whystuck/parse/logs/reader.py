@@ -22,9 +22,9 @@ from whystuck.parse.logs.held import HeldLine, HeldLines
 from whystuck.parse.logs.labels import find_labels
 from whystuck.parse.logs.lines import MAX_TEXT, LogLine, parse_line
 from whystuck.parse.logs.parts import EventKeeper, EventSeen, LogPart
+from whystuck.parse.logs.sampling import HEAD_BYTES, LogSampler
 from whystuck.parse.logs.search.engines import Engine
 from whystuck.parse.logs.search.raw_lines import COLOUR, LINE, LineTable, skip_end, split_lines
-from whystuck.parse.logs.sampling import HEAD_BYTES, LogSampler
 from whystuck.parse.logs.search.scan import MAX_LINE, LogPatterns, TellingPiece
 from whystuck.parse.logs.signatures import Signature, load_signatures
 

@@ -39,7 +39,9 @@ def pick_plainly(data: bytes) -> list[Piece]:
             let_go()
             picked.append((start, end, owners))
         elif kinds != {"census"} or PATTERNS.find_first(owners, data[start:end]):
-            waiting.setdefault(min(owners), deque(maxlen=KEPT[KINDS[min(owners)]])).append((start, end, owners))
+            waiting.setdefault(min(owners), deque(maxlen=KEPT[KINDS[min(owners)]])).append(
+                (start, end, owners)
+            )
     let_go()
     return picked
 

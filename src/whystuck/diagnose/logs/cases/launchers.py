@@ -60,9 +60,7 @@ def _advise(nodes: Sequence[str], *, is_short: bool) -> tuple[str, ...]:
 
 def _is_near(event: LogEvent, said: Sequence[LogEvent]) -> bool:
     """Tell whether a line stands below one in which a launcher says that it failed."""
-    return any(
-        one.artifact == event.artifact and 0 <= event.row - one.row <= _NEAR for one in said
-    )
+    return any(one.artifact == event.artifact and 0 <= event.row - one.row <= _NEAR for one in said)
 
 
 def _find_host(event: LogEvent) -> str:

@@ -20,6 +20,8 @@ _MAX_LINES = 6
 _SLOW, _ALIKE = 1.25, 1.12
 _LEAST_MS = 5.0
 _LEAST_RANKS = 4
+# Of lines that are the same.
+_MOST_COUNTED = 256
 # Of more, the job is made of different stages rather than of slow ranks.
 _MOST_SHARE = 0.25
 # A rank's own work; what ranks do together takes as long as the slowest of them.
@@ -116,7 +118,8 @@ def _read_lines(view: LogView) -> _Times:
     found: dict[str, dict[int, list[_Told]]] = {}
     for event in view.list_signatures("progress.phases"):
         for phase, rank, ms in _read_times(event):
-            found.setdefault(phase, {}).setdefault(rank, []).append(_Told(ms, event))
+            told = [_Told(ms, event)] * min(event.count, _MOST_COUNTED)
+            found.setdefault(phase, {}).setdefault(rank, []).extend(told)
     return {
         phase: {rank: _find_middle(told) for rank, told in by_rank.items()}
         for phase, by_rank in found.items()

@@ -1,4 +1,4 @@
-"""Where processes are in the kernel, as `/proc/PID/stack`, `wchan` and `status` tell, or the kernel.
+"""Where processes are in the kernel: `/proc/PID/stack`, `wchan` and `status`, and hung tasks.
 
 What is told of one process is one row: its state, its name, and the functions that it is in.
 """

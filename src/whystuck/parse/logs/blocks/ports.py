@@ -1,4 +1,4 @@
-"""Ports of InfiniBand and RoCE, as `ibstat`, `ibstatus`, `ibv_devinfo` and `rdma link` print them."""
+"""Ports of InfiniBand and RoCE, as `ibstat`, `ibstatus`, `ibv_devinfo`, `rdma link` show them."""
 
 from __future__ import annotations
 

@@ -53,8 +53,8 @@ Piece = tuple[int, int, frozenset[int]]
 class TellingPiece:
     """A piece of a line that may tell something.
 
-    ``kind`` is the first signature of one that tells of progress alone, of which ``most`` are looked
-    at before a failure or the end; ``most`` is 0 for what may tell of a failure.
+    ``kind`` is the first signature of one that tells of progress alone; of these, ``most`` are
+    looked at before a failure or the end. ``most`` is 0 for what may tell of a failure.
     """
 
     start: int
