@@ -192,7 +192,7 @@ class LogReader:
         if b"\x1b" in data:
             data = COLOUR.sub(b"", data)
         table = LineTable(data)
-        lines = table.count_feeds(0, len(data))
+        lines = table.lines
         self._sections.begin()
         self._sampler.take(data, lines, self._row)
         place, row, last = 0, self._row, len(data) - _LAST_BYTES
