@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from whystuck.diagnose import codes
+from whystuck.diagnose.logs.cases.storage import make_silent_storage
 from whystuck.diagnose.logs.story import BUSY, Case
 from whystuck.diagnose.logs.view import LogView
 from whystuck.evidence.finding import Confidence
@@ -34,14 +35,17 @@ _MAX_LINES = 6
 
 
 def make_process_states(view: LogView) -> Iterator[Case]:
-    """Make the case of a few processes that are stopped, or kept by a file system or a driver."""
+    """Make the case of a few processes that are stopped, or kept by a file system or a driver.
+
+    Where a kernel says which file server does not answer, that is told instead.
+    """
     rows = [event for event in view.list_signatures(_ROW, _LOOK) if _is_of_rank(event)]
     stopped = [row for row in rows if row.groups["state"][:1] in _STOPPED]
     kept = [row for row in rows if _find_file_wait(row)]
     driven = [row for row in rows if _find_driver(row)]
     if _is_odd(stopped, rows):
         yield _make_case(view, codes.PROCESS_STOPPED, stopped, "is stopped and does not run at all")
-    elif _is_odd(kept, rows):
+    elif _is_odd(kept, rows) and not any(make_silent_storage(view)):
         yield _make_case(
             view,
             codes.STORAGE_STALLED,
