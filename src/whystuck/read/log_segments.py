@@ -11,14 +11,8 @@ from pathlib import Path
 from whystuck.guarded.evidence_files import open_evidence
 from whystuck.parse.errors import ParseError
 from whystuck.parse.logs.parts import LogPart
-from whystuck.parse.logs.reader import (
-    HEAD_BYTES,
-    MAX_LOOKS,
-    MAX_REST,
-    MAX_SAMPLED,
-    LogReader,
-    LogTables,
-)
+from whystuck.parse.logs.reader import MAX_LOOKS, MAX_REST, MAX_SAMPLED, LogReader, LogTables
+from whystuck.parse.logs.sampling import HEAD_BYTES
 from whystuck.read.content import open_content
 
 BLOCK_BYTES = 1 << 20

@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import re
 from collections import Counter, deque
-from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import lru_cache
-from typing import NamedTuple
 
 from whystuck.evidence.logs.lines import UNKNOWN_RANK
 from whystuck.evidence.ranks import MAX_RANK
-from whystuck.parse.logs.line_kinds import name_kind
+from whystuck.parse.logs.line_texts import read_text
 from whystuck.parse.logs.lines import LogLine
 from whystuck.parse.logs.times import Stamp, read_stamp
 
@@ -53,36 +50,6 @@ _COUNT = re.compile(r"\brestart_count=(\d{1,6})\b")
 _BOOTED = re.compile(r"setting system clock to (\S+)")
 _ENV_RANK = re.compile(r"(?:^|[\s'\"{,])RANK['\"]?[=:] ?['\"]?(\d{1,7})\b")
 _SAID_RANK = re.compile(r"^(?:I am |this is )?rank (\d{1,7}) (?:of|/) ?(\d{1,7})\b", re.IGNORECASE)
-_WORLD = re.compile(
-    r"\b(?:WORLD_SIZE|world[_ ]size)['\"]?\s?[=: ]\s?['\"]?(\d{1,7})\b", re.IGNORECASE
-)
-_PID = re.compile(r"(?:started|running|rank \d+)\b.{0,40}\bpid[ =:]+(\d{1,7})\b", re.IGNORECASE)
-_RANK_PID = re.compile(
-    r"(?<!local )\brank[ =:]{0,2}(\d{1,7})\b(?: -- GPU \d{1,4} managed by process |"
-    r"[ ,:=>(-]{0,4}(?:is |has |runs as )?(?:process |pid[ =:]{0,3}))(\d{1,7})\b",
-    re.IGNORECASE,
-)
-# The same in other words; where one number is called a process, so are those that follow it.
-_RANK_NUMBER = re.compile(
-    r"\b(local[ _-]?)?rank[ =:_#]{0,2}(\d{1,7})\b(?: is| =| ->|:)? (?:pid ?)?(\d{2,7})\b"
-    r"(?! ?(?:MB|GB|ms|s|%|it)\b)",
-    re.IGNORECASE,
-)
-_PID_RANK = re.compile(
-    r"\bpid[ =:]{0,2}(\d{2,7})\b[ ,:=>(-]{0,4}(?:is |has )?(?:the )?(local[ _-]?)?"
-    r"rank[ =:_#]{0,2}(\d{1,7})\b",
-    re.IGNORECASE,
-)
-_PROGRESS = re.compile(
-    r"\b(?:step|iteration|iter|epoch|global_step)\b.{0,3}\d|\bloss\b['\"]?\s?[=:]?\s?\d|\d+%\|",
-    re.IGNORECASE,
-)
-# What of it may stand before the first of these words: `global_` or digits, of which one will do.
-_PROGRESS_WORD = re.compile(r"step|loss|iter|epoch|%\|")
-_BEFORE_WORD = len("global_")
-# A loss that is a number, in a line that has nothing else of the kind that is none.
-_FINITE = re.compile(r"\bloss\b['\"]?\s?[=:]?\s?[-+]?\d", re.IGNORECASE)
-_NO_NUMBER = re.compile(r"\b(?:nan|inf|infinity)\b", re.IGNORECASE)
 
 
 @dataclass(slots=True)
@@ -195,7 +162,7 @@ class LogFacts:
         """Take a line as one of many like it."""
         self.note(line, row)
         self.sampled += 1
-        told = _read_text(line.text, line.is_kernel, line.is_agent)
+        told = read_text(line.text, line.is_kernel, line.is_agent)
         self.kinds[told.kind] += 1
         self.world_size = max(self.world_size, told.world_size)
         if told.pid is not None and len(self.pids) < _MAX_KEPT:
@@ -331,54 +298,3 @@ class LogFacts:
         clock = read_stamp("iso", text)
         if clock is not None and stamp.lack == "boot":
             self.boot = Stamp(clock.ns - stamp.ns, clock.step_ns, is_zoned=True)
-
-
-class _Told(NamedTuple):
-    """What a sampled line tells by its text alone."""
-
-    kind: str
-    world_size: int
-    pid: int | None
-    is_progress: bool
-    is_finite: bool
-    rank_pids: tuple[tuple[int, int, bool], ...]
-
-
-# The logs of ranks hold much the same lines, and the head and the tail of a short log are one.
-@lru_cache(maxsize=512)
-def _read_text(text: str, is_kernel: bool, is_agent: bool) -> _Told:  # noqa: FBT001 - a key
-    # As in `note`: words first.
-    small = text.lower()
-    world = _WORLD.search(text) if "world" in small else None
-    pid = _PID.search(text) if "pid" in small else None
-    word = _PROGRESS_WORD.search(small)
-    # Most of a line stands before the word; few letters take more room when they are small.
-    is_aligned = len(small) == len(text)
-    begin = max(0, word.start() - _BEFORE_WORD) if word and is_aligned else 0
-    is_progress = bool(word and _PROGRESS.search(text, begin))
-    is_finite = is_progress and "loss" in small and bool(_FINITE.search(text, begin))
-    kind = "kernel" if is_kernel and not is_progress else name_kind(text, is_agent=is_agent)
-    is_told = "rank" in small and ("pid" in small or "process " in small)
-    return _Told(
-        kind,
-        int(world[1]) if world else 0,
-        int(pid[1]) if pid else None,
-        is_progress,
-        is_finite and not (("nan" in small or "inf" in small) and _NO_NUMBER.search(text)),
-        tuple(_list_rank_pids(text)) if is_told else (),
-    )
-
-
-def _list_rank_pids(text: str) -> Iterator[tuple[int, int, bool]]:
-    """Yield ranks and the numbers of their processes, and whether they are local ranks."""
-    known = set[str]()
-    for rank, number in _RANK_PID.findall(text):
-        known.add(number)
-        yield int(rank), int(number), False
-    for local, rank, number in _RANK_NUMBER.findall(text):
-        known.add(number)
-        yield int(rank), int(number), bool(local)
-    for number, local, rank in _PID_RANK.findall(text):
-        # In `rank 0 is pid 10, rank 1 is 11`, a process stands before the next rank, too.
-        if number not in known:
-            yield int(rank), int(number), bool(local)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 from whystuck.parse.logs.label_forms import FOUND, HOST
 from whystuck.parse.logs.times import CLOCK, ISO, MONTH
@@ -58,7 +59,41 @@ FORMS = {
     "level": r"\[(?:DEBUG|INFO|WARN|WARNING|ERROR|CRITICAL|FATAL)\] ?",
     "place": r"\[[\w./-]+\.(?:py|cpp|cc|cu|h|hpp):\d+(?::\w+)?\] ?",
 }
-# The outermost named group tells which form it is.
-PREFIX = re.compile(
-    r"\s{0,2}(?:" + "|".join(f"(?P<{name}>{form})" for name, form in FORMS.items()) + ")"
-)
+# How each form may begin: with a bracket, a brace, a bar, a digit, a letter, or a part of a path.
+STARTS = {
+    "[": (
+        "served iso ctime fabric slashed uptime glog bare_glog rank worker mpi local pod level "
+        "place"
+    ),
+    "(": "ray ascend",
+    "|": "rank level_field",
+    "0": "found captured cri journal iso console slashed kmsg stream task nccl",
+    "r": "found console rank stream nccl",
+    "a": "found syslog ctime console facility glog stream nccl ascend",
+    "/": "found stream",
+}
+_PATHS = "./~@+=-"
+
+
+def _compile(names: Iterable[str]) -> re.Pattern[str]:
+    # The outermost named group tells which form it is.
+    forms = "|".join(f"(?P<{name}>{FORMS[name]})" for name in FORMS if name in names)
+    return re.compile(rf"\s{{0,2}}(?:{forms})")
+
+
+# All forms, and those that may begin with a character: most lines are tried with few.
+PREFIX = _compile(FORMS)
+_BY_START = {start: _compile(names.split()) for start, names in STARTS.items()}
+# What may stand before a form, and one character more.
+_HEAD = 8
+
+
+def match_prefix(text: str) -> re.Match[str] | None:
+    """Match what stands before a line: the same as all forms would, only sooner."""
+    start = text[:_HEAD].lstrip()[:1]
+    if start.isalnum() or start == "_":
+        start = "0" if start.isdecimal() else "r" if start == "r" else "a"
+    elif start in _PATHS and start:
+        start = "/"
+    pattern = _BY_START.get(start)
+    return pattern.match(text) if pattern is not None else None

@@ -14,7 +14,7 @@ from typing import Any
 from whystuck.evidence.logs.lines import UNKNOWN_RANK
 from whystuck.evidence.ranks import MAX_RANK
 from whystuck.parse.logs.label_forms import FILE_RANK, LABEL, NUMBERED, find_name, name_label
-from whystuck.parse.logs.line_forms import PREFIX
+from whystuck.parse.logs.line_forms import match_prefix
 from whystuck.parse.logs.times import ISO, Stamp, read_stamp
 
 MAX_TEXT = 2000
@@ -90,7 +90,7 @@ def parse_line(data: bytes, labels: frozenset[str] = frozenset()) -> LogLine:
     for _ in range(_MAX_PREFIXES):
         if labels and _take_label(line, labels):
             continue
-        match = PREFIX.match(line.text)
+        match = match_prefix(line.text)
         if match is None:
             break
         line.text = line.text[match.end() :]

@@ -18,6 +18,8 @@ _LINES_ON = 20
 # Kinds of trouble that programs meet and get over, as they try again with less.
 _SURVIVABLE = {"gpu_oom"}
 _NUMERIC, _DEPARTURE = "numeric", "departure"
+# A rank that says where it is, until it makes progress.
+_STILL = "progress.still"
 _PASSED, _FAILED = "job.passed", "job.failed"
 # How a batch system writes that a job did not end well.
 _ENDS = {_FAILED, "slurm.oom", "slurm.timelimit", "slurm.preempt", "slurm.node_fail"}
@@ -77,10 +79,11 @@ def _is_over(log: KnownLog, seen: EventSeen, signature: Signature) -> bool:
     if signature.id in _WARNS:
         texts = (seen.groups.get(name) or "" for name in _WARNS[signature.id])
         return _all_go_on(log, {rank for text in texts for rank in parse_ranks(text)}, seen.row)
+    if signature.kind != _DEPARTURE and signature.id != _STILL:
+        return False
     named = seen.groups.get("who") or ""
-    if signature.kind == _DEPARTURE and named.isdecimal():
-        writer = int(named[:7])
-    return signature.kind == _DEPARTURE and facts.progress.get(writer, 0) > seen.row
+    writer = int(named[:7]) if named.isdecimal() else writer
+    return facts.progress.get(writer, 0) > seen.row
 
 
 def _all_go_on(log: KnownLog, ranks: Iterable[int], row: int) -> bool:

@@ -10,7 +10,7 @@ from whystuck.parse.boot_check import MAX_SEEN, BootSeen
 from whystuck.parse.logs.blocks.fatals import FatalSeen
 from whystuck.parse.logs.blocks.ras import MAX_ANSWERS, RasSeen
 from whystuck.parse.logs.blocks.stacks import StackSeen
-from whystuck.parse.logs.blocks.tables import MAX_ROWS, TabledSeen
+from whystuck.parse.logs.blocks.tabled import MAX_ROWS, TabledSeen
 from whystuck.parse.logs.blocks.tracebacks import Trace
 from whystuck.parse.logs.clusters import MAX_RANKS, MAX_TEMPLATES, ClusterSeen
 from whystuck.parse.logs.exits import ExitSeen
@@ -112,7 +112,9 @@ class EventKeeper:
         """Take an event; those of one log come in its order."""
         line = event.line
         who = line.task if line.rank == UNKNOWN_RANK else line.rank
-        key = (event.signature, who, line.member, line.local, line.node, event.attempt)
+        # Of times, those of each phase.
+        phase = event.groups.get("phase", "")
+        key = (event.signature, who, line.member, line.local, line.node, event.attempt, phase)
         texts = self._events.get(key)
         if texts is None:
             if len(self._events) >= MAX_EVENTS:

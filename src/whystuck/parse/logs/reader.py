@@ -18,12 +18,14 @@ from whystuck.parse.logs.blocks.tracebacks import TraceReader, read_syntax_error
 from whystuck.parse.logs.clusters import CLUSTER_MARKS, ClusterReader
 from whystuck.parse.logs.exits import EXIT_MARKS, ExitReader
 from whystuck.parse.logs.facts import FACT_MARKS
+from whystuck.parse.logs.held import HeldLine, HeldLines
 from whystuck.parse.logs.labels import find_labels
 from whystuck.parse.logs.lines import MAX_TEXT, LogLine, parse_line
 from whystuck.parse.logs.parts import EventKeeper, EventSeen, LogPart
+from whystuck.parse.logs.sampling import HEAD_BYTES, LogSampler
 from whystuck.parse.logs.search.engines import Engine
 from whystuck.parse.logs.search.raw_lines import COLOUR, LINE, LineTable, skip_end, split_lines
-from whystuck.parse.logs.search.scan import MAX_LINE, LogPatterns, Piece
+from whystuck.parse.logs.search.scan import MAX_LINE, LogPatterns, TellingPiece
 from whystuck.parse.logs.signatures import Signature, load_signatures
 
 TRACE_MARKS = (b"Traceback (most recent", b"terminated with the following error")
@@ -38,10 +40,6 @@ MARKS = (
     *STACK_MARKS,
     *TABLE_MARKS,
 )
-# Lines looked at for what they tell of the job: head and tail, and a few of each block.
-HEAD_BYTES = 1 << 15
-TAIL_BYTES = 1 << 15
-SAMPLE_LINES = 16
 # Of each end, no more lines than this; of a job with very many logs, few of each. One takes 20 us.
 MAX_SAMPLED = 100_000
 LEAST_SAMPLED = 6
@@ -94,7 +92,6 @@ class LogReader:
             looks: How many lines may be looked at, beside those that its size allows.
             sampled: How many lines of each end are looked at for what they tell of the job.
         """
-        self._most_sampled = sampled
         self._patterns = tables.patterns
         self._labels: frozenset[str] = frozenset()
         self._parsed: dict[bytes, LogLine] = {}  # what labels were learned from, looked at again
@@ -105,15 +102,15 @@ class LogReader:
         self._rest = b""
         self._row, self._last_row = 1, 0
         self._last: LogLine | None = None
-        self._behind = self._tail = b""
-        self._tail_row = 1
+        self._behind = b""
         self._traces, self._exits = TraceReader(), ExitReader()
         self._fatals, self._ras, self._boot = FatalReader(), RasReader(), BootReader()
         self._stacks, self._tables = StackReader(), TableReader()
         self._clusters, self._sections = ClusterReader(), SectionFinder()
         self._events = EventKeeper()
         self._part = LogPart()
-        self._sampled = self._seen_row = 0
+        self._sampler = LogSampler(self._part.facts, self._parse, sampled)
+        self._held = HeldLines()
         self._end_row = 0  # first line of another part, 0 where there is none
 
     def feed(self, block: bytes) -> None:
@@ -142,7 +139,8 @@ class LogReader:
         rest, self._rest = self._rest, b""
         if rest:
             self._take(rest)
-        self._sample_tail()
+        self._look_at_held()
+        self._sampler.finish()
         self._end_row = self._row
         self._walk(COLOUR.sub(b"", data), 0, self._row, deque())
 
@@ -153,7 +151,8 @@ class LogReader:
             self._learn(rest)
         if rest:
             self._take(rest)
-        self._sample_tail()
+        self._look_at_held()
+        self._sampler.finish()
         part = self._part
         self._close()
         part.events = self._events.list_events()
@@ -193,9 +192,9 @@ class LogReader:
         if b"\x1b" in data:
             data = COLOUR.sub(b"", data)
         table = LineTable(data)
-        lines = table.count_feeds(0, len(data))
+        lines = table.lines
         self._sections.begin()
-        self._sample(data, lines)
+        self._sampler.take(data, lines, self._row)
         place, row, last = 0, self._row, len(data) - _LAST_BYTES
         if self._looks <= 0 < last:
             place, row = self._pass_over(data, place, row, last)
@@ -208,25 +207,48 @@ class LogReader:
             if self.is_open:
                 place, row = self._walk(data, place, row, pieces, last)
                 continue
-            while pieces and pieces[0][0] < place:
+            while pieces and pieces[0].start < place:
                 pieces.popleft()
             if not pieces:
                 break
-            start, end, owners = pieces.popleft()
-            row += table.count_feeds(place, start)
-            self._look(data, slice(start, end), row, owners)
-            place = end
+            piece = pieces.popleft()
+            row += table.count_feeds(place, piece.start)
+            place = piece.end
+            if piece.most:
+                self._hold(data, piece, row)
+                continue
+            self._look_at_held()
+            self._look(data, slice(piece.start, place), row, piece.owners)
         self._looks -= cost
         self._row += lines
         self._behind = (self._behind + data[-_BEFORE_BYTES:])[-_BEFORE_BYTES:]
 
-    def _find_pieces(self, data: bytes, begin: int, table: LineTable) -> deque[Piece]:
+    def _find_pieces(self, data: bytes, begin: int, table: LineTable) -> deque[TellingPiece]:
         """Find the lines from a place on that may matter."""
         if not begin:
             return deque(self._patterns.find_telling(data, table))
         rest = data[begin:]
         pieces = self._patterns.find_telling(rest, LineTable(rest))
-        return deque((start + begin, end + begin, owners) for start, end, owners in pieces)
+        return deque(piece.shift(begin) for piece in pieces)
+
+    def _hold(self, data: bytes, piece: TellingPiece, row: int) -> None:
+        """Keep a line of progress, which is looked at before a failure, or at the end."""
+        begin = max(0, piece.start - _BEFORE_BYTES)
+        before = data[begin : piece.start]
+        if not begin:
+            before = (self._behind + before)[-_BEFORE_BYTES:]
+        data = before + data[piece.start : piece.end]
+        self._held.hold(HeldLine(row, data, len(before), piece.owners), piece.kind, piece.most)
+
+    def _look_at_held(self) -> None:
+        """Look at the lines of progress that were kept."""
+        held = self._held.release()
+        # They have with them what stands before them.
+        behind, self._behind = self._behind, b""
+        for line in held:
+            place = slice(line.start, len(line.data))
+            self._look(line.data, place, line.row, line.owners, is_held=True)
+        self._behind = behind
 
     def _pass_over(self, data: bytes, place: int, row: int, last: int) -> tuple[int, int]:
         """Pass over lines of which there are too many; return where the next one begins."""
@@ -250,7 +272,7 @@ class LogReader:
         self._stacks = StackReader()
 
     def _walk(
-        self, data: bytes, place: int, row: int, pieces: deque[Piece], last: int = 0
+        self, data: bytes, place: int, row: int, pieces: deque[TellingPiece], last: int = 0
     ) -> tuple[int, int]:
         """Take lines one by one while something is open; return where the next one begins."""
         while place < len(data) and self.is_open and (self._looks > 0 or place >= last):
@@ -260,20 +282,28 @@ class LogReader:
                 continue
             match = LINE.match(data, place)
             end = match.end() if match else len(data)
-            while pieces and pieces[0][0] < place:
+            while pieces and pieces[0].start < place:
                 pieces.popleft()
             owners = frozenset[int]()
             is_known = False
-            while pieces and pieces[0][0] < end:
-                owners |= pieces.popleft()[2]
-                is_known = True
+            while pieces and pieces[0].start < end:
+                piece = pieces.popleft()
+                owners |= piece.owners
+                is_known |= not piece.most
             line = slice(place, min(end, place + MAX_LINE))
             self._look(data, line, row, owners, is_mark=is_known)
             place = end
         return place, row
 
     def _look(
-        self, data: bytes, place: slice, row: int, owners: frozenset[int], *, is_mark: bool = True
+        self,
+        data: bytes,
+        place: slice,
+        row: int,
+        owners: frozenset[int],
+        *,
+        is_mark: bool = True,
+        is_held: bool = False,
     ) -> None:
         """Take one line, which stands at a place of the data."""
         raw = data[place]
@@ -286,7 +316,8 @@ class LogReader:
         self._inherit(line, row, before)
         if is_mark:
             self._part.facts.note(line, row)
-        self._sections.name(line, data, place.start)
+        if not is_held:
+            self._sections.name(line, data, place.start)
         is_known = bool(owners) and self._find_event(line, raw, row, owners)
         above = [*reversed(before)]
         for trace in self._traces.read(line, row, map(self._parse, above)):
@@ -349,40 +380,6 @@ class LogReader:
             text = self._behind + text
         lines = text.rstrip(b"\r\n").split(b"\n")[-count:]
         return [one.rstrip(b"\r") for one in lines if one]
-
-    def _sample(self, data: bytes, lines: int) -> None:
-        """Look at some lines for what they tell of the job."""
-        row = self._row
-        left = HEAD_BYTES - self._sampled
-        piece = data[: max(left, 0)]
-        if left > 0:
-            self._sampled += len(data)
-            self._sample_lines(piece.split(b"\n")[: self._most_sampled], row)
-        else:
-            self._sample_lines(data[: SAMPLE_LINES * 400].split(b"\n")[:SAMPLE_LINES], row)
-        if len(data) > TAIL_BYTES:
-            begin = data.find(b"\n", len(data) - TAIL_BYTES) + 1
-            self._tail = data[begin:] if begin else b""
-            self._tail_row = row + lines - data.count(b"\n", begin)
-        else:
-            self._tail += data
-            if len(self._tail) > 4 * TAIL_BYTES:
-                begin = self._tail.find(b"\n", len(self._tail) - TAIL_BYTES) + 1
-                self._tail_row += self._tail.count(b"\n", 0, begin)
-                self._tail = self._tail[begin:]
-
-    def _sample_tail(self) -> None:
-        lines = self._tail.split(b"\n")
-        over = max(0, len(lines) - 1 - self._most_sampled)
-        self._sample_lines(lines[over:], self._tail_row + over)
-        self._tail = b""
-
-    def _sample_lines(self, lines: list[bytes], row: int) -> None:
-        for number, text in enumerate(lines):
-            if row + number > self._seen_row and text.strip():
-                self._seen_row = row + number
-                piece = text[-MAX_LINE:].rstrip(b"\r").rpartition(b"\r")[2]
-                self._part.facts.sample(self._parse(piece), row + number)
 
 
 def read_log(data: bytes, tables: LogTables | None = None, block: int = 1 << 20) -> LogPart:

@@ -13,7 +13,7 @@ from whystuck.evidence.nodes.ras import RasStatus
 from whystuck.evidence.ranks import MAX_RANK
 from whystuck.parse.boot_check import make_boot_results
 from whystuck.parse.logs.blocks.stack_ranks import make_stacks
-from whystuck.parse.logs.blocks.tables import TabledSeen
+from whystuck.parse.logs.blocks.tabled import TabledSeen
 from whystuck.parse.logs.blocks.tracebacks import Trace
 from whystuck.parse.logs.clusters import ClusterSeen
 from whystuck.parse.logs.exits import ExitSeen

@@ -13,11 +13,11 @@ from whystuck.parse.logs.signatures import load_signatures
 OURS = load_signatures()
 MARKS = (b"Traceback (most recent", b" spawned with command")
 PATTERNS = LogPatterns(OURS, "numpy", MARKS)
-KEPT = 6
+KEPT = {"progress": 6, "census": 6, "timing": 256}
 KINDS = [one.kind for one in OURS]
 LINES = {
     kind: [one.example.encode() for one in OURS if one.kind == kind and one.example]
-    for kind in ("progress", "census")
+    for kind in KEPT
 }
 OTHERS = [one.example.encode() for one in OURS if one.kind not in LINES and one.example]
 LOOKALIKES = [one.lookalike.encode() for one in OURS if one.kind in LINES and one.lookalike]
@@ -34,17 +34,21 @@ def pick_plainly(data: bytes) -> list[Piece]:
 
     for start, end, owners in PATTERNS.find_pieces(data, len(data)):
         kinds = {KINDS[owner] for owner in owners}
-        if not kinds or not kinds <= set(LINES):
+        is_marked = any(mark in data[start:end] for mark in MARKS)
+        if is_marked or not kinds or not kinds <= set(LINES):
             let_go()
             picked.append((start, end, owners))
         elif kinds != {"census"} or PATTERNS.find_first(owners, data[start:end]):
-            waiting.setdefault(min(owners), deque(maxlen=KEPT)).append((start, end, owners))
+            waiting.setdefault(min(owners), deque(maxlen=KEPT[KINDS[min(owners)]])).append(
+                (start, end, owners)
+            )
     let_go()
     return picked
 
 
 def pick(data: bytes) -> list[Piece]:
-    return list(PATTERNS.find_telling(data, LineTable(data)))
+    pieces = PATTERNS.find_telling(data, LineTable(data))
+    return [(piece.start, piece.end, piece.owners) for piece in pieces]
 
 
 PARTS = st.one_of(
@@ -65,7 +69,7 @@ def test_the_same_are_picked_as_one_line_after_the_other(
     assert pick(data) == pick_plainly(data)
 
 
-@pytest.mark.parametrize("kind", list(LINES))
+@pytest.mark.parametrize("kind", ["progress", "census"])
 def test_the_last_ones_before_a_failure_and_the_last_of_all_are_picked(kind: str) -> None:
     line, failure = LINES[kind][0] + b"\n", OTHERS[0] + b"\n"
 

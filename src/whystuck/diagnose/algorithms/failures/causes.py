@@ -80,6 +80,13 @@ _KNOWN = tuple(
                 r"|is killed by signal: (?!Terminated|Hangup|Interrupt))"
             ),
         ),
+        (
+            codes.P2P_BLOCKED,
+            (
+                r"peer access is not supported between|peer mapping resources exhausted"
+                r"|PeerAccessUnsupported|PEER_ACCESS_UNSUPPORTED"
+            ),
+        ),
         (codes.DEVICE_FAULT, r"CUDA error: |HIP error: |CUBLAS_STATUS_|CUDNN_STATUS_|cuDNN error"),
         (codes.OP_MISMATCH, r"Detected mismatch between collectives on ranks"),
         (

@@ -8,9 +8,13 @@ from whystuck.diagnose.logs.cases.busy import make_busy
 from whystuck.diagnose.logs.cases.config import make_config_errors
 from whystuck.diagnose.logs.cases.devices.device_faults import make_device_fault
 from whystuck.diagnose.logs.cases.devices.hardware import make_hardware
+from whystuck.diagnose.logs.cases.devices.pcie import make_pcie
+from whystuck.diagnose.logs.cases.devices.ports import make_ports
 from whystuck.diagnose.logs.cases.devices.shared_devices import make_unbound
+from whystuck.diagnose.logs.cases.elsewhere import make_elsewhere
 from whystuck.diagnose.logs.cases.ends import make_crashes, make_killed
 from whystuck.diagnose.logs.cases.exceptions import make_exceptions
+from whystuck.diagnose.logs.cases.launchers import make_unstarted
 from whystuck.diagnose.logs.cases.memory import make_device_memory, make_host_memory
 from whystuck.diagnose.logs.cases.ops.calls import make_calls
 from whystuck.diagnose.logs.cases.ops.mismatch import make_mismatches
@@ -21,13 +25,10 @@ from whystuck.diagnose.logs.cases.ops.uneven import make_left, make_pauses, make
 from whystuck.diagnose.logs.cases.process_states import make_process_states
 from whystuck.diagnose.logs.cases.reducer import make_reducer_errors
 from whystuck.diagnose.logs.cases.rendezvous import make_rendezvous
-from whystuck.diagnose.logs.cases.slow_tables import (
-    make_starved,
-    make_stragglers,
-    make_throttled,
-)
+from whystuck.diagnose.logs.cases.slow_tables import make_starved, make_throttled
 from whystuck.diagnose.logs.cases.stopped import make_stopped
 from whystuck.diagnose.logs.cases.storage import make_silent_storage
+from whystuck.diagnose.logs.cases.stragglers import make_stragglers
 from whystuck.diagnose.logs.cases.timeouts import make_lost, make_timeouts
 from whystuck.diagnose.logs.cases.transfers import make_transfers
 from whystuck.diagnose.logs.cases.values import make_not_finite, make_skipped
@@ -40,6 +41,7 @@ MAKERS: tuple[Maker, ...] = (
     make_hardware,
     make_device_fault,
     make_config_errors,
+    make_unstarted,
     make_unbound,
     make_reducer_errors,
     make_mismatches,
@@ -56,10 +58,12 @@ MAKERS: tuple[Maker, ...] = (
     make_busy,
     make_silent_storage,
     make_process_states,
+    make_elsewhere,
     make_left,
     make_parted,
     make_blocked,
     make_transfers,
+    make_ports,
     make_calls,
     make_timeouts,
     make_lost,
@@ -67,4 +71,5 @@ MAKERS: tuple[Maker, ...] = (
     make_stragglers,
     make_starved,
     make_throttled,
+    make_pcie,
 )

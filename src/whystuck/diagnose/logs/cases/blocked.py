@@ -1,4 +1,4 @@
-"""N422 as machines tell it: an IOMMU or ACS stands between devices that send to each other."""
+"""N422 as machines and CUDA tell it: something stands between devices that send to each other."""
 
 from __future__ import annotations
 
@@ -7,8 +7,14 @@ from collections.abc import Iterator
 
 from whystuck.diagnose import codes
 from whystuck.diagnose.logs.cases.devices.hardware import is_before_boot
-from whystuck.diagnose.logs.cases.parts import find_time, is_said
-from whystuck.diagnose.logs.story import ALOOF, LINKED, NEAR, WAIT, Case
+from whystuck.diagnose.logs.cases.parts import (
+    find_exceptions,
+    find_time,
+    is_said,
+    list_ranks,
+    place_exceptions,
+)
+from whystuck.diagnose.logs.story import ALOOF, LINKED, NEAR, OWN, WAIT, Case
 from whystuck.diagnose.logs.view import LogView
 from whystuck.evidence.finding import Confidence
 from whystuck.evidence.logs.lines import LogEvent
@@ -29,6 +35,10 @@ _OURS = {"nvidia", "amdgpu", "mlx5_core", "vfio-pci", "bnxt_en", "habanalabs", "
 
 def make_blocked(view: LogView) -> Iterator[Case]:
     """Make the case of devices whose transfers to each other are refused or sent astray."""
+    refused = [event for event in view.list_signatures("cuda.peer_access") if is_said(event)]
+    if refused:
+        yield _make_refused(view, refused)
+        return
     faults = [
         event
         for event in view.list_signatures("kernel.iommu_fault")
@@ -45,6 +55,30 @@ def make_blocked(view: LogView) -> Iterator[Case]:
 def _is_ours(event: LogEvent) -> bool:
     driver = _DRIVER.search(event.text)
     return driver is None or driver[1] in _OURS
+
+
+def _make_refused(view: LogView, refused: list[LogEvent]) -> Case:
+    """Make the case of processes that CUDA refused direct access: it is of the machine."""
+    exceptions = find_exceptions(view, refused, codes.P2P_BLOCKED)
+    nodes = tuple(sorted({event.node for event in refused} - {""}))
+    return Case(
+        code=codes.P2P_BLOCKED,
+        summary=f"CUDA refused a device direct access to another one{_on(nodes)}: they cannot "
+        "send to each other",
+        tier=OWN,
+        nodes=nodes,
+        victims=list_ranks(refused),
+        lines=tuple(refused[:_MAX_LINES]),
+        exceptions=exceptions,
+        where=place_exceptions(exceptions[:1]),
+        time=find_time(refused, exceptions),
+        confidence=Confidence.LIKELY,
+        details={"pairs": [], "setting": "", "devices": []},
+        remedies=(
+            "export NCCL_P2P_DISABLE=1   # sends through the host; vLLM: disable_custom_all_reduce",
+        ),
+        scope=view.ranks,
+    )
 
 
 def _make_fault(view: LogView, faults: list[LogEvent]) -> Case:

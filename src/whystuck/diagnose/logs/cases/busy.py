@@ -107,14 +107,14 @@ def _find_open(view: LogView, kind: _Kind) -> list[LogEvent]:
     if not lines:
         return []
     last = lines[-1]
-    if _is_done(last):
+    if is_done(last):
         return []
     ends: Sequence[LogEvent] = list(view.list_signatures(kind.end)) if kind.end else ()
     is_over = any(end.artifact == last.artifact and end.row > last.row for end in ends)
     return [] if is_over else lines
 
 
-def _is_done(line: LogEvent) -> bool:
+def is_done(line: LogEvent) -> bool:
     """Tell whether a line of progress is the last of its kind: all of 24 shards, or 100 %."""
     share, have = line.groups.get("pct") or "", line.groups.get("have") or ""
     is_all = have.isdecimal() and have == (line.groups.get("all") or "")

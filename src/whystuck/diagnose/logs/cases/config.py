@@ -189,4 +189,16 @@ def _make_unknown(view: LogView) -> Iterator[Case]:
 
 
 # Lines of our own table that tell of nothing where they do not lead a line or end a traceback.
-_OURS = ("py.", "port.", "kernel.", "cuda.", "nccl.", "torch.", "shell.", "nvidia.", "k8s.")
+_OURS = (
+    "py.",
+    "port.",
+    "kernel.",
+    "cuda.",
+    "nccl.",
+    "torch.",
+    "shell.",
+    "nvidia.",
+    "k8s.",
+    # These have a case of their own.
+    "launch.",
+)

@@ -1,8 +1,8 @@
-"""S301, S309 and N413 by tables that other tools print: times of ranks, shares, clocks."""
+"""S309 and N413 by tables that other tools print: shares of time, clocks."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from statistics import median
 
 from whystuck.diagnose import codes
@@ -10,20 +10,8 @@ from whystuck.diagnose.logs.cases.parts import find_time
 from whystuck.diagnose.logs.story import NOTE, Case
 from whystuck.diagnose.logs.view import LogView
 from whystuck.evidence.logs.lines import LogEvent
-from whystuck.evidence.ranks import name_ranks, parse_ranks
 
 _MAX_LINES = 6
-# Who is slow takes this much longer than the median, while all others are near to it.
-_SLOW, _ALIKE = 1.25, 1.12
-_LEAST_MS = 5.0
-_LEAST_RANKS = 4
-# Of more, the job is made of different stages rather than of slow ranks.
-_MOST_SHARE = 0.25
-# A rank's own work; what ranks do together takes as long as the slowest of them.
-_OWN = ("compute", "forward", "backward", "batch", "data", "optimizer", "layer")
-_SHARED = ("sync", "send", "recv", "reduce", "gather", "scatter", "all-", "broadcast", "communic")
-# What a tool of NVIDIA's calls slow.
-_LEAST_SCORE = 0.75
 # Of the time of a step, spent on its batch.
 _STARVED = 40.0
 _LEAST_STEPS = 3
@@ -36,85 +24,6 @@ _REASONS = {
 }
 _LOW_CLOCK = 0.85
 _BUSY = 50.0
-
-
-def make_stragglers(view: LogView) -> Iterator[Case]:
-    """Make the case of ranks whose own work takes longer than that of all others."""
-    times = _read_last_times(view)
-    slow: dict[int, tuple[str, LogEvent, float, float]] = {}
-    for phase, by_rank in times.items():
-        for rank, middle in _find_slow(phase, {rank: ms for rank, (ms, _) in by_rank.items()}):
-            ms, event = by_rank[rank]
-            slow.setdefault(rank, (phase, event, ms, middle))
-    if slow:
-        yield _make_slow(slow, sorted({rank for by_rank in times.values() for rank in by_rank}))
-        return
-    named = list(view.list_signatures("straggler.named"))
-    ranks = sorted({rank for event in named for rank in _read_named(event)})
-    if not ranks:
-        return
-    yield Case(
-        code=codes.SLOW_RANK,
-        summary=f"{name_ranks(ranks)} {'is' if len(ranks) == 1 else 'are'} slower than the others, "
-        "as the tool that compares them says",
-        tier=NOTE,
-        ranks=tuple(ranks),
-        nodes=tuple(sorted({event.groups.get("node") or "" for event in named} - {""})),
-        lines=tuple(named[:_MAX_LINES]),
-        time=find_time(named),
-    )
-
-
-def _read_named(event: LogEvent) -> frozenset[int]:
-    score = event.groups.get("score") or ""
-    if score and float(score) >= _LEAST_SCORE:
-        return frozenset()
-    return parse_ranks(event.groups.get("ranks") or event.groups.get("rank") or "")
-
-
-def _read_last_times(view: LogView) -> Mapping[str, dict[int, tuple[float, LogEvent]]]:
-    """Return the times of each phase and rank in the last table of a log."""
-    events = list(view.list_signatures("table.time"))
-    if not events:
-        return {}
-    last = events[-1].artifact, events[-1].groups["table"]
-    found: dict[str, dict[int, tuple[float, LogEvent]]] = {}
-    for event in events:
-        if (event.artifact, event.groups["table"]) == last:
-            rank, ms = int(event.groups["own"]), float(event.groups["ms"])
-            found.setdefault(event.groups["phase"], {})[rank] = ms, event
-    return found
-
-
-def _find_slow(phase: str, times: Mapping[int, float]) -> list[tuple[int, float]]:
-    """Return the ranks that take longer for work of their own, with the median of all."""
-    name = phase.lower()
-    is_own = any(word in name for word in _OWN) and not any(word in name for word in _SHARED)
-    if not is_own or len(times) < _LEAST_RANKS:
-        return []
-    middle = median(times.values())
-    slow = [rank for rank, ms in times.items() if ms > max(middle * _SLOW, middle + _LEAST_MS)]
-    others = [ms for rank, ms in times.items() if rank not in slow]
-    is_clear = len(slow) <= _MOST_SHARE * len(times) and max(others) <= middle * _ALIKE + 1
-    return [(rank, middle) for rank in slow] if is_clear else []
-
-
-def _make_slow(slow: Mapping[int, tuple[str, LogEvent, float, float]], ranks: list[int]) -> Case:
-    told = "; ".join(
-        f"rank {rank}: {phase} {ms:.0f} ms, the median is {middle:.0f} ms"
-        for rank, (phase, _, ms, middle) in sorted(slow.items())[:4]
-    )
-    phase, _, ms, middle = slow[min(slow)]
-    return Case(
-        code=codes.SLOW_RANK,
-        summary=f"{name_ranks(slow)} {'takes' if len(slow) == 1 else 'take'} longer for work of "
-        f"{'its' if len(slow) == 1 else 'their'} own than all others, who wait ({told})",
-        tier=NOTE,
-        ranks=tuple(sorted(slow)),
-        victims=tuple(rank for rank in ranks if rank not in slow),
-        lines=tuple(event for _, event, _, _ in slow.values())[:_MAX_LINES],
-        details={"phase": phase, "clock_offset_ns": 0, "took_ms": ms, "others_ms": middle},
-    )
 
 
 def make_starved(view: LogView) -> Iterator[Case]:

@@ -23,13 +23,14 @@ class ConfigErrorRule(LogRule):
     What programs print about it, as the error that ended a process: the last line of a traceback, a
     usage error, a warning of NCCL or a line of the kernel. The same words in the middle of a line
     of output tell of something that was survived, and are left out. A host is named where it
-    alone has the trouble, a rank where others got past it. A file that is not there, or may not be
-    used, is configuration when all ranks say so, and C204 when some do.
+    alone has the trouble, a rank where others got past it. Of launchers that start ranks over ssh
+    (mpirun, pdsh, Hydra), the host is named on which they could start nothing. A file that is not
+    there, or may not be used, is configuration when all ranks say so, and C204 when some do.
 
     In `details`: `kind` is one of module, library, library-version, argument, script, command,
     port, environment, shared-memory, limits, driver, device, build, versions, interface, fork,
-    placement, file, permission, or the class of a signature of your own; `words` are the names in
-    the message.
+    placement, launcher, file, permission, or the class of a signature of your own; `words` are the
+    names in the message.
 
     ## False alarms
 

@@ -45,7 +45,9 @@ class RankNeverJoined(SuspectRule):
     Where no op was recorded, a rank that computes in the loop in which the others wait is
     `possible` once they have not run for 20 s.
 
-    `torchfrtrace` and Horovod name the ranks that are missing: what they say is `likely`.
+    `torchfrtrace` and Horovod name the ranks that are missing: what they say is `likely`. So is a
+    rank whose last words in a log are that it is still at something (`still in val loop`,
+    `Validating: 23%`), while others waited until a time limit.
 
     ## False alarms
 

@@ -21,7 +21,8 @@ class ProcessStopped(SuspectRule):
     All looks at `/proc/PID/stat` show T, and others wait for the rank. Of a worker, the rank's main
     thread is in the data loader; `details.worker_pid` is its process.
 
-    A list that `ps` printed tells the same, where most processes of ranks run.
+    A list that `ps` or `top` printed tells the same, where most processes of ranks run, and so does
+    `/proc/PID/status`.
 
     ## False alarms
 

@@ -29,7 +29,9 @@ class StorageStalled(SuspectRule):
     while ranks waited until a time limit. A hung task of Python on that host makes it `likely`; its
     rank is named where a line tells whose the process is, else the host.
 
-    A list that `ps` printed with the calls in which processes sleep (`wchan`) tells the same.
+    A list that `ps` printed with the calls in which processes sleep (`wchan`) tells the same, and
+    so do `/proc/PID/stack`, `wchan` and `status` as somebody printed them, and the stack of a task
+    that the kernel calls blocked.
 
     ## False alarms
 

@@ -26,6 +26,9 @@ class DeviceStalled(SuspectRule):
     a device that has not started an op which all have issued, and its peers have started, is
     `likely`.
 
+    In a log: a kernel stack (`/proc/PID/stack`) that is in a call of the driver of a device, and
+    does not run: `likely` where the state is told, too (`D`). `details.driver` names it.
+
     ## False alarms
 
     Dumps of a running job, when that of this rank was taken much earlier than those of its peers.

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import ClassVar
 
+from whystuck.diagnose import codes
 from whystuck.diagnose.check_rule import CheckRule
+from whystuck.diagnose.context.scene import Scene
+from whystuck.diagnose.logs.log_rule import tell_case
+from whystuck.diagnose.policy import Policy
+from whystuck.evidence.finding import Finding
 
 
 class FabricErrors(CheckRule):
@@ -19,6 +25,10 @@ class FabricErrors(CheckRule):
     State, rate and counters in `/sys/class/infiniband` are compared with those of the other ports
     of this node, and with the policy.
 
+    Of what `ibstat`, `ibstatus`, `ibv_devinfo` or `rdma link` printed in a log: a port that is not
+    active, while others of its kind on the host are, or the same card on another host. One that is
+    switched off there alone, or down on all hosts, is not told.
+
     ## False alarms
 
     A port that is not meant to be connected. Counters from before a repair: clear them with
@@ -29,6 +39,12 @@ class FabricErrors(CheckRule):
     Change the cable, or leave the port out.
     """
 
-    code = "N410"
+    code = codes.FABRIC_ERRORS
+    needs = ("checks", "logs")
     name = "fabric-errors"
     remedies: ClassVar[tuple[str, ...]] = ("`ibstat` and `perfquery -x` on this node",)
+
+    def check(self, scene: Scene, policy: Policy) -> Iterator[Finding]:
+        """Yield what checks found, and what a tool printed in a log."""
+        yield from super().check(scene, policy)
+        yield from (tell_case(self, case) for case in scene.story.of(self.code))

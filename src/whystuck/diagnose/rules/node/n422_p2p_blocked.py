@@ -29,7 +29,8 @@ class PeerToPeerBlocked(NcclRule):
     `details.pairs` are the devices, `details.setting` the variable. Or a kernel log has faults of
     the IOMMU (`DMAR: [DMA Write] Request device`, `AMD-Vi: Event logged [IO_PAGE_FAULT`): the
     `details.devices` are theirs. Or `lspci -vvv` shows ACS with redirection (`ReqRedir+`) on a
-    host whose first collectives did not end. These two are taken as why ranks wait.
+    host whose first collectives did not end. These two are taken as why ranks wait. Or CUDA refuses
+    it to a process (`peer access is not supported between these two devices`).
 
     ## False alarms
 

@@ -54,7 +54,11 @@ class SlowRank(Rule):
     that takes twice as long as any other one for its checkpoints is named for these alone.
 
     Of logs alone, from the times of each rank that Megatron prints (`--timing-log-option all`): a
-    rank whose own work takes a quarter longer than the median, while all others are near to it.
+    rank whose own work takes a quarter longer than the median, while all others are near to it. The
+    same from lines of each rank (`fwd 231.0 ms | bwd 472.0 ms`, `forward-compute: 231.0`), by the
+    middle of what it prints last, or from one line with the times of all ranks. Where only the
+    shortest and the longest time of all is told (`forward-compute ...: (1214.3, 2233.1)`), and they
+    are far apart, some rank is slow, and nobody is named.
     What ranks do together takes longest on those that wait, and is left out. Ranks that the
     straggler reports of nvidia-resiliency-ext name are told as well.
 

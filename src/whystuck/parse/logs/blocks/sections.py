@@ -18,6 +18,12 @@ _MOST_IN_ALL = 1 << 20
 # A row of what `kubectl describe` tells of a pod; rows of all events name their pod.
 _EVENT = re.compile(r"^\s{0,4}(?:Warning|Normal)\s{1,20}\w{1,40}\s{1,40}(?!pods?/)\S")
 
+# What tools print of the cards, ports and slots of the host that they run on.
+_STATE = re.compile(
+    r"^\s{0,24}(?:[Ss]tate:\s{1,8}(?:\d{1,2}: )?[A-Z]|LnkSta:|link [a-z]\w{1,30}/\d"
+    r"|(?:Max|Current)\s{2,40}: |[a-z]\w{1,30} port \d{1,2} ==> |\d{1,3}, |State:\t[A-Z] \()"
+)
+
 _HOST = rf"{NO_COUNT}(?=[\w.]*[\d-])[A-Za-z][\w.-]{{1,62}}|(?:\d{{1,3}}\.){{3}}\d{{1,3}}"
 # What shows the state of the host that it runs on.
 _LOOK = re.compile(
@@ -63,7 +69,8 @@ class SectionFinder:
     def name(self, line: LogLine, data: bytes, start: int) -> None:
         """Give a line that names no host, at a place of a block, that of the heading above it."""
         is_event = _EVENT.match(line.text) is not None
-        if line.node or not (line.is_kernel or is_event):
+        is_state = not line.is_kernel and _STATE.match(line.text) is not None
+        if line.node or not (line.is_kernel or is_state or is_event):
             return
         if self._left <= 0:
             return
@@ -75,7 +82,7 @@ class SectionFinder:
         self._host = _find_host(above, self._host)
         self._pod = _find_pod(above, self._pod)
         self._place = start
-        line.node = self._host if line.is_kernel else self._pod
+        line.node = self._host if line.is_kernel or is_state else self._pod
 
 
 def _find_host(above: str, host: str) -> str:

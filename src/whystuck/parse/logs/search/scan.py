@@ -21,9 +21,11 @@ from whystuck.parse.logs.signatures import Signature
 # A longer line is looked at in pieces of this size.
 MAX_LINE = 8192
 MAX_GROUP = 200
-# Classes of signatures that healthy logs are full of, and how many of each signature are looked at.
-_PROGRESS, _CENSUS = "progress", "census"
-_MAX_QUIET = 6
+# Classes of signatures that healthy logs are full of, and how many of each signature are looked at;
+# times are told by each rank.
+_CENSUS, _TIMING = "census", "timing"
+_QUIET = {"progress", _CENSUS, _TIMING}
+MAX_QUIET, MAX_TIMES = 6, 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,25 @@ class Hit:
 
 # A piece of a line: its start and end, and the numbers of the signatures to try on it.
 Piece = tuple[int, int, frozenset[int]]
+
+
+@dataclass(frozen=True, slots=True)
+class TellingPiece:
+    """A piece of a line that may tell something.
+
+    ``kind`` is the first signature of one that tells of progress alone; of these, ``most`` are
+    looked at before a failure or the end. ``most`` is 0 for what may tell of a failure.
+    """
+
+    start: int
+    end: int
+    owners: frozenset[int]
+    kind: int = 0
+    most: int = 0
+
+    def shift(self, by: int) -> TellingPiece:
+        """Return the same further behind in the data."""
+        return TellingPiece(self.start + by, self.end + by, self.owners, self.kind, self.most)
 
 
 class LogScanner:
@@ -156,7 +177,7 @@ class LogPatterns:
                     return owner, _groups_of(match)
         return None
 
-    def find_telling(self, data: bytes, lines: LineTable) -> Iterator[Piece]:
+    def find_telling(self, data: bytes, lines: LineTable) -> Iterator[TellingPiece]:
         """Yield the same as `find_pieces`, but few of the lines that tell of progress.
 
         To look at each would take three times as long as all the rest. The last ones tell: of all,
@@ -173,7 +194,12 @@ class LogPatterns:
             start, end, owners = self._piece_of(found, at)
             kinds.is_useless[at] = not self.find_first(owners, data[start:end])
         for at in kinds.pick().tolist():
-            yield self._piece_of(found, at)
+            start, end, owners = self._piece_of(found, at)
+            if kinds.is_loud[at]:
+                yield TellingPiece(start, end, owners)
+            else:
+                kind = int(kinds.least[at])
+                yield TellingPiece(start, end, owners, kind, int(kinds.most[kind]))
 
     def find_pieces(self, data: bytes, cut: int) -> Iterator[Piece]:
         """Yield the pieces of lines that hold a text, in their order.
@@ -223,7 +249,10 @@ class _TextKinds:
 
     def __init__(self, texts: Sequence[Text], signatures: Sequence[Signature]) -> None:
         census = {at for at, one in enumerate(signatures) if one.kind == _CENSUS}
-        quiet = census | {at for at, one in enumerate(signatures) if one.kind == _PROGRESS}
+        quiet = {at for at, one in enumerate(signatures) if one.kind in _QUIET}
+        self._most = np.array(
+            [MAX_TIMES if one.kind == _TIMING else MAX_QUIET for one in signatures], np.int64
+        )
         self._is_mark = np.array([not text.owners for text in texts], np.bool_)
         self._is_loud = np.array([not text.owners <= quiet for text in texts], np.bool_)
         self._is_more = np.array([not text.owners <= census for text in texts], np.bool_)
@@ -233,23 +262,26 @@ class _TextKinds:
         """Tell the kind of each piece."""
         first, numbers = found.first, found.numbers
         is_loud = np.logical_or.reduceat(self._is_loud[numbers], first)
-        is_loud |= np.logical_and.reduceat(self._is_mark[numbers], first)
+        is_loud |= np.logical_or.reduceat(self._is_mark[numbers], first)
         is_more = np.logical_or.reduceat(self._is_more[numbers], first)
         least = np.minimum.reduceat(self._least[numbers], first)
-        return _Kinds(is_loud, ~is_loud & ~is_more, np.zeros(len(first), np.bool_), least)
+        is_useless = np.zeros(len(first), np.bool_)
+        return _Kinds(is_loud, ~is_loud & ~is_more, is_useless, least, self._most)
 
 
 @dataclass(frozen=True, slots=True)
 class _Kinds:
     """Of each piece: whether it may tell of a failure, or of a communicator alone.
 
-    ``is_useless`` is set for those that are left out, and ``least`` is the first signature of each.
+    ``is_useless`` is set for those that are left out, and ``least`` is the first signature of each;
+    ``most`` tells of each signature how many are looked at.
     """
 
     is_loud: NDArray[np.bool_]
     is_census: NDArray[np.bool_]
     is_useless: NDArray[np.bool_]
     least: Places
+    most: Places
 
     def pick(self) -> Places:
         """Return which pieces to look at: all that are loud, and few before each of those."""
@@ -257,9 +289,10 @@ class _Kinds:
         quiet = np.flatnonzero(is_quiet)
         runs = self.is_loud.cumsum()[quiet] * (self.least.max(initial=0) + 1) + self.least[quiet]
         order = runs.argsort(kind="stable")
-        # Those with as many of the same run behind them.
-        is_early = runs[order[:-_MAX_QUIET]] == runs[order[_MAX_QUIET:]]
-        is_quiet[quiet[order[:-_MAX_QUIET][is_early]]] = False
+        for most in (MAX_QUIET, MAX_TIMES):
+            # Those with as many of the same run behind them.
+            early = order[:-most][runs[order[:-most]] == runs[order[most:]]]
+            is_quiet[quiet[early[self.most[self.least[quiet[early]]] == most]]] = False
         return np.flatnonzero(self.is_loud | is_quiet)
 
 

@@ -1,0 +1,96 @@
+"""N410 by what tools print of ports of InfiniBand and RoCE: one that is down beside others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from whystuck.diagnose import codes
+from whystuck.diagnose.logs.story import WAIT, Case
+from whystuck.diagnose.logs.view import LogView
+from whystuck.evidence.finding import Confidence
+from whystuck.evidence.logs.lines import LogEvent
+
+_ACTIVE, _OFF = "active", "disabled"
+_SETTING_UP = {"init", "initializing", "armed"}
+# Nearer to a cause than that ranks waited, or that a transfer was given up.
+_TIER = WAIT - 2
+_MAX_LINES = 6
+
+
+@dataclass(frozen=True)
+class _Port:
+    """A port as the last look at it shows it."""
+
+    place: str
+    event: LogEvent
+
+    @property
+    def name(self) -> str:
+        return f"{self.event.groups['card']}:{self.event.groups['port']}"
+
+    @property
+    def state(self) -> str:
+        return self.event.groups["state"]
+
+    @property
+    def physical(self) -> str:
+        return self.event.groups["physical"]
+
+    @property
+    def is_active(self) -> bool:
+        return self.state == _ACTIVE
+
+    def is_like(self, other: _Port) -> bool:
+        """Tell whether another port carries the same kind of network."""
+        return self.event.groups["layer"] == other.event.groups["layer"]
+
+
+def make_ports(view: LogView) -> Iterator[Case]:
+    """Make the case of ports that are down where others like them are up."""
+    last: dict[tuple[str, str], _Port] = {}
+    for event in view.list_signatures("table.port"):
+        port = _Port(event.node or event.artifact, event)
+        last[port.place, port.name] = port
+    ports = list(last.values())
+    odd = [port for port in ports if _is_odd(port, ports)]
+    if not odd:
+        return
+    nodes = tuple(sorted({port.event.node for port in odd} - {""}))
+    on = f" of {' and '.join(nodes)}" if nodes else ""
+    names = " and ".join(sorted({port.name for port in odd})[:4])
+    first = odd[0]
+    link = f", its link {first.physical}" if first.physical else ""
+    many = len({port.name for port in odd}) > 1
+    yield Case(
+        code=codes.FABRIC_ERRORS,
+        summary=f"port{'s' * many} {names}{on} {'are' if many else 'is'} {first.state}{link}: "
+        "nothing goes over it, while others like it are up",
+        tier=_TIER,
+        nodes=nodes,
+        lines=tuple(port.event for port in odd[:_MAX_LINES]),
+        confidence=Confidence.LIKELY,
+        details={"port": first.name, "state": first.state, "link": first.physical},
+        remedies=_advise(first),
+        is_foreign=True,
+    )
+
+
+def _advise(port: _Port) -> tuple[str, ...]:
+    if port.state in _SETTING_UP:
+        return ("`sminfo` on that host: a port that stays so has no subnet manager",)
+    return (
+        "cable and port of the switch: `mlxlink -d DEVICE`, `ibdiagnet`",
+        f"until then leave it out on all hosts: export NCCL_IB_HCA=^{port.name}",
+    )
+
+
+def _is_odd(port: _Port, ports: Sequence[_Port]) -> bool:
+    """Tell whether a port should be up: its kin on the host are, or the same one elsewhere."""
+    if port.is_active:
+        return False
+    same = [one for one in ports if one.place != port.place and one.name == port.name]
+    if same:
+        return any(one.is_active for one in same)
+    peers = [one for one in ports if one.place == port.place and one.is_like(port)]
+    return port.physical != _OFF and any(one.is_active for one in peers)

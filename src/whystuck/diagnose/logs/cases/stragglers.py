@@ -1,0 +1,209 @@
+"""S301 by times that ranks or tools print: who takes longest for work of its own."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from statistics import median
+
+from whystuck.diagnose import codes
+from whystuck.diagnose.logs.cases.parts import find_time
+from whystuck.diagnose.logs.story import NOTE, Case
+from whystuck.diagnose.logs.view import LogView
+from whystuck.evidence.finding import Confidence
+from whystuck.evidence.logs.lines import LogEvent
+from whystuck.evidence.ranks import MAX_RANK, name_ranks, parse_ranks
+
+_MAX_LINES = 6
+# Who is slow takes this much longer than the median, while all others are near to it.
+_SLOW, _ALIKE = 1.25, 1.12
+_LEAST_MS = 5.0
+_LEAST_RANKS = 4
+# Of lines that are the same.
+_MOST_COUNTED = 256
+# Of more, the job is made of different stages rather than of slow ranks.
+_MOST_SHARE = 0.25
+# A rank's own work; what ranks do together takes as long as the slowest of them.
+_OWN = ("compute", "forward", "backward", "fwd", "bwd", "batch", "data", "optimizer", "layer")
+_SHARED = ("sync", "send", "recv", "reduce", "gather", "scatter", "all-", "broadcast", "communic")
+# What a tool of NVIDIA's calls slow.
+_LEAST_SCORE = 0.75
+# The range of all ranks is told, and not whose the ends are: it must be wide.
+_WIDE, _LEAST_WIDE_MS = 1.5, 20.0
+_STAGES = ("recv", "send")
+
+# A phase and its time: `fwd 231.0 ms`, `forward-compute: 231.0`, `backward time=0.4s`
+_TIME = re.compile(
+    r"\b((?:fwd|forward|bwd|backward|compute|optimizer|data)[A-Za-z_/-]{0,30})(?: time)?"
+    r"(?:\s{0,2}[:=]\s{0,3}(\d{1,9}(?:\.\d{1,6})?)\s{0,2}(ms|us|s)?"
+    r"|\s{1,3}(\d{1,9}(?:\.\d{1,6})?)\s?(ms|us|s))(?![\w.])"
+)
+_MS = {"s": 1000.0, "us": 0.001}
+# Several ranks in one line: `rank 3: 412`, `r3=412`, or a list of numbers
+_RANKS = re.compile(
+    r"\b(?:[Rr]ank[ _]?|r)(\d{1,7})\s?[:=]\s?(\d{1,9}(?:\.\d{1,6})?)\s?(ms|us|s)?(?![\w.])"
+)
+_LIST = re.compile(r"\branks?\b.{0,40}?\[\s?((?:\d[\d.]{0,15},\s?){2,1024}\d[\d.]{0,15})\s?\]")
+_PHASE = re.compile(r"\b((?:fwd|forward|bwd|backward)[A-Za-z_/-]{0,30})")
+_SAID = re.compile(r"\brank[ _=:#]{0,2}(\d{1,7})\b", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class _Told:
+    """How long a rank took for a phase, and the line that tells it."""
+
+    ms: float
+    event: LogEvent
+
+
+# phase -> rank -> time
+_Times = dict[str, dict[int, _Told]]
+
+
+def make_stragglers(view: LogView) -> Iterator[Case]:
+    """Make the case of ranks whose own work takes longer than that of all others."""
+    for times in (_read_last_table(view), _read_lines(view)):
+        slow: dict[int, tuple[str, LogEvent, float, float]] = {}
+        for phase, by_rank in times.items():
+            for rank, middle in _find_slow(phase, {key: one.ms for key, one in by_rank.items()}):
+                told = by_rank[rank]
+                slow.setdefault(rank, (phase, told.event, told.ms, middle))
+        if slow:
+            yield _make_slow(slow, sorted({rank for by_rank in times.values() for rank in by_rank}))
+            return
+    named = list(view.list_signatures("straggler.named"))
+    ranks = sorted({rank for event in named for rank in _read_named(event)})
+    if not ranks:
+        yield from _make_wide(view)
+        return
+    yield Case(
+        code=codes.SLOW_RANK,
+        summary=f"{name_ranks(ranks)} {'is' if len(ranks) == 1 else 'are'} slower than the others, "
+        "as the tool that compares them says",
+        tier=NOTE,
+        ranks=tuple(ranks),
+        nodes=tuple(sorted({event.groups.get("node") or "" for event in named} - {""})),
+        lines=tuple(named[:_MAX_LINES]),
+        time=find_time(named),
+    )
+
+
+def _read_named(event: LogEvent) -> frozenset[int]:
+    score = event.groups.get("score") or ""
+    if score and float(score) >= _LEAST_SCORE:
+        return frozenset()
+    return parse_ranks(event.groups.get("ranks") or event.groups.get("rank") or "")
+
+
+def _read_last_table(view: LogView) -> _Times:
+    """Return the times of each phase and rank in the last table of a log."""
+    events = list(view.list_signatures("table.time"))
+    if not events:
+        return {}
+    last = events[-1].artifact, events[-1].groups["table"]
+    found: _Times = {}
+    for event in events:
+        if (event.artifact, event.groups["table"]) == last:
+            told = _Told(float(event.groups["ms"]), event)
+            found.setdefault(event.groups["phase"], {})[int(event.groups["own"])] = told
+    return found
+
+
+def _read_lines(view: LogView) -> _Times:
+    """Return the middle of the times that ranks print for each phase, each in a line of its own.
+
+    Lines that have the times of several ranks count as if each had printed its own.
+    """
+    found: dict[str, dict[int, list[_Told]]] = {}
+    for event in view.list_signatures("progress.phases"):
+        for phase, rank, ms in _read_times(event):
+            told = [_Told(ms, event)] * min(event.count, _MOST_COUNTED)
+            found.setdefault(phase, {}).setdefault(rank, []).extend(told)
+    return {
+        phase: {rank: _find_middle(told) for rank, told in by_rank.items()}
+        for phase, by_rank in found.items()
+    }
+
+
+def _find_middle(told: list[_Told]) -> _Told:
+    return sorted(told, key=lambda one: one.ms)[len(told) // 2]
+
+
+def _read_times(event: LogEvent) -> Iterator[tuple[str, int, float]]:
+    """Yield the phases, ranks and times of a line."""
+    text = event.text
+    several = [(int(rank), value, unit) for rank, value, unit in _RANKS.findall(text)]
+    if listed := _LIST.search(text):
+        several = [(rank, value, "") for rank, value in enumerate(listed[1].split(","))]
+    phase = _PHASE.search(text)
+    if phase and len(several) >= _LEAST_RANKS:
+        for rank, value, unit in several:
+            if rank <= MAX_RANK and value.strip().replace(".", "", 1).isdecimal():
+                yield phase[1], rank, float(value) * _MS.get(unit, 1.0)
+        return
+    said = _SAID.search(text)
+    rank = event.rank if event.rank >= 0 or said is None else int(said[1])
+    if not 0 <= rank <= MAX_RANK:
+        return
+    for name, one, unit, other, its_unit in _TIME.findall(text):
+        yield name, rank, float(one or other) * _MS.get(unit or its_unit, 1.0)
+
+
+def _find_slow(phase: str, times: Mapping[int, float]) -> list[tuple[int, float]]:
+    """Return the ranks that take longer for work of their own, with the median of all."""
+    if not _is_own(phase) or len(times) < _LEAST_RANKS:
+        return []
+    middle = median(times.values())
+    slow = [rank for rank, ms in times.items() if ms > max(middle * _SLOW, middle + _LEAST_MS)]
+    others = [ms for rank, ms in times.items() if rank not in slow]
+    is_clear = len(slow) <= _MOST_SHARE * len(times) and max(others) <= middle * _ALIKE + 1
+    return [(rank, middle) for rank in slow] if is_clear else []
+
+
+def _make_slow(slow: Mapping[int, tuple[str, LogEvent, float, float]], ranks: list[int]) -> Case:
+    told = "; ".join(
+        f"rank {rank}: {phase} {ms:.0f} ms, the median is {middle:.0f} ms"
+        for rank, (phase, _, ms, middle) in sorted(slow.items())[:4]
+    )
+    phase, _, ms, middle = slow[min(slow)]
+    return Case(
+        code=codes.SLOW_RANK,
+        summary=f"{name_ranks(slow)} {'takes' if len(slow) == 1 else 'take'} longer for work of "
+        f"{'its' if len(slow) == 1 else 'their'} own than all others, who wait ({told})",
+        tier=NOTE,
+        ranks=tuple(sorted(slow)),
+        victims=tuple(rank for rank in ranks if rank not in slow),
+        lines=tuple(event for _, event, _, _ in slow.values())[:_MAX_LINES],
+        details={"phase": phase, "clock_offset_ns": 0, "took_ms": ms, "others_ms": middle},
+    )
+
+
+def _make_wide(view: LogView) -> Iterator[Case]:
+    """Make the case of ranks whose own times differ widely, where only both ends are told."""
+    events = sorted(view.list_signatures("progress.range"), key=lambda event: event.row)
+    last = {event.groups["phase"]: event for event in events}
+    if any(word in phase for phase in last for word in _STAGES):
+        return
+    for phase, event in last.items():
+        least, most = float(event.groups["least"]), float(event.groups["most"])
+        if not _is_own(phase) or most < max(least * _WIDE, least + _LEAST_WIDE_MS):
+            continue
+        yield Case(
+            code=codes.SLOW_RANK,
+            summary=f"some rank takes longer for work of its own than others, who wait ({phase}: "
+            f"{least:.0f} to {most:.0f} ms); which one is not told",
+            tier=NOTE,
+            lines=(event,),
+            time=find_time([event]),
+            confidence=Confidence.POSSIBLE,
+            details={"phase": phase, "clock_offset_ns": 0, "took_ms": most, "others_ms": least},
+            remedies=("--timing-log-option all   # Megatron then prints the times of each rank",),
+        )
+        return
+
+
+def _is_own(phase: str) -> bool:
+    """Tell whether a phase is work that a rank does alone."""
+    name = phase.lower()
+    return any(word in name for word in _OWN) and not any(word in name for word in _SHARED)

@@ -1,0 +1,121 @@
+"""What nvidia-smi prints of devices: a line of each below the names of columns, or reasons.
+
+The reasons for its clocks stand below the bus id of a device.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from whystuck.parse.logs.blocks.tabled import MAX_STRANGERS, TabledSeen
+from whystuck.parse.logs.lines import LogLine
+
+DEVICE_MARKS = (
+    b"temperature.gpu",
+    b"clocks.current",
+    b"clocks.sm",
+    b"clocks_event_reasons",
+    b"clocks_throttle_reasons",
+    b"pcie.link.width",
+    b"# gpu ",
+    b"GPU 0000",
+    b"HW Slowdown",
+    b"HW Thermal Slowdown",
+    b"HW Power Brake Slowdown",
+    b"SW Thermal Slowdown",
+    b"rank i ",
+    b"rank N ",
+)
+BUS = re.compile(r"^GPU (0000[0-9A-Fa-f]{0,4}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.\d)")
+_REASON = re.compile(r"^\s*([HS]W (?:Thermal |Power Brake )?Slowdown)\s*: Active\s*$")
+_SAME = re.compile(
+    r"\brank (?:i|N)\b ?(?:=|==|is|<->|->|uses|on|runs on|sits on) ?"
+    r"(?:gpu|cuda|device)[ :_]?(?:i|N)\b",
+    re.IGNORECASE,
+)
+# What columns are called, by release and by option.
+_COLUMNS = {
+    "index": ("index",),
+    "clock": ("clocks.current.sm", "clocks.sm", "clocks.gr", "clocks.current.graphics", "pclk"),
+    "temperature": ("temperature.gpu", "gtemp"),
+    "busy": ("utilization.gpu", "sm"),
+    "reasons": ("clocks_event_reasons.active", "clocks_throttle_reasons.active"),
+    "width": ("pcie.link.width.current",),
+    "most": ("pcie.link.width.max",),
+}
+_TELLING = {"clock", "reasons", "temperature", "width"}
+_FLAGS = re.compile(r"clocks_(?:event|throttle)_reasons\.((?:hw|sw_thermal)\w*)")
+_UNIT = re.compile(r" ?\[[^\]]{1,8}\]$")
+_VALUE = re.compile(r"^\s*(0x[0-9a-fA-F]{1,16}|\d{1,12}(?:\.\d{1,6})?)(?:\s?[A-Za-z%]{1,4})?\s*$")
+
+
+class DeviceReader:
+    """Follows one table at a time."""
+
+    def __init__(self) -> None:
+        self._columns: list[str] = []
+        self._split = ""
+        self._bus = ""
+        self._strangers = 0
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the next lines may be rows."""
+        return bool(self._columns)
+
+    def read(self, line: LogLine, row: int, *, is_mark: bool) -> Iterator[TabledSeen]:
+        """Take a line; yield the row that it is."""
+        text = line.text
+        if is_mark and self._begins(text):
+            return
+        if self._columns:
+            yield from self._read_device(line, row)
+        if not is_mark:
+            return
+        if match := BUS.match(text):
+            self._bus = match[1]
+        elif (match := _REASON.match(text)) and self._bus:
+            yield TabledSeen("table.slowdown", row, line, {"bus": self._bus, "reason": match[1]})
+        elif _SAME.search(text):
+            yield TabledSeen("table.rank_is_device", row, line, {})
+
+    def _begins(self, text: str) -> bool:
+        if text.startswith("# gpu "):
+            columns, split = ["index", *text.split()[2:]], ""
+        else:
+            columns, split = [_UNIT.sub("", part.strip()) for part in text.split(",")], ","
+        known = {name for name, words in _COLUMNS.items() if set(words) & set(columns)}
+        is_head = "index" in known and bool(known & _TELLING)
+        is_head = is_head or ("index" in columns and any(map(_FLAGS.match, columns)))
+        if is_head:
+            self._columns, self._split, self._strangers = columns, split, 0
+        return is_head
+
+    def _read_device(self, line: LogLine, row: int) -> Iterator[TabledSeen]:
+        text = line.text
+        cells = text.split(self._split) if self._split else text.split()
+        if len(cells) != len(self._columns) or text.startswith("#"):
+            if not text.startswith("#"):
+                self._end_soon()
+            return
+        told = dict(zip(self._columns, cells, strict=True))
+        groups: dict[str, str] = {}
+        for name, words in _COLUMNS.items():
+            value = next((_VALUE.match(told[word]) for word in words if word in told), None)
+            if value is not None:
+                groups[name] = value[1]
+        flags = [
+            match[1]
+            for name, cell in told.items()
+            if cell.strip() == "Active" and (match := _FLAGS.match(name))
+        ]
+        if "index" in groups:
+            self._strangers = 0
+            flagged = {"flags": ",".join(flags)} if flags else {}
+            yield TabledSeen("table.device", row, line, groups | flagged)
+
+    def _end_soon(self) -> None:
+        self._strangers += 1
+        if self._strangers > MAX_STRANGERS:
+            self._columns, self._split = [], ""

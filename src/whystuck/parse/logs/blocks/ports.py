@@ -1,0 +1,85 @@
+"""Ports of InfiniBand and RoCE, as `ibstat`, `ibstatus`, `ibv_devinfo`, `rdma link` show them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from whystuck.parse.logs.blocks.tabled import TabledSeen
+from whystuck.parse.logs.lines import LogLine
+
+PORT_MARKS = (b"CA '", b"Infiniband device '", b"hca_id:", b" physical_state ", b" port 1 ==> ")
+_MAX_STRANGERS = 3
+
+_CARD = r"[a-z][\w.-]{1,40}"
+_HEAD = re.compile(
+    rf"^\s{{0,4}}(?:CA '({_CARD})'|hca_id:\s{{1,8}}({_CARD})"
+    rf"|Infiniband device '({_CARD})' port (\d{{1,3}}) status:)\s*$"
+)
+_LINE = re.compile(
+    rf"\blink ({_CARD})/(\d{{1,3}}) (?:subnet_prefix .{{0,120}} )?state ([A-Z]{{3,20}}) "
+    r"physical_state ([A-Za-z_]{3,40})"
+)
+_NETDEV = re.compile(rf"^\s{{0,4}}({_CARD}) port (\d{{1,3}}) ==> \S{{1,40}} \((Up|Down)\)")
+_PORT = re.compile(r"^\s{0,24}[Pp]ort\s?:?\s{0,8}(\d{1,3}):?\s*$")
+_FIELD = re.compile(r"^\s{0,32}([A-Za-z][A-Za-z _]{2,30}):\s{0,8}(\S.{0,60})?$")
+# Names of fields, by tool, in small letters.
+_FIELDS = {
+    "state": "state",
+    "physical state": "physical",
+    "phys state": "physical",
+    "phys_state": "physical",
+    "link layer": "layer",
+    "link_layer": "layer",
+    "rate": "rate",
+}
+# `4: ACTIVE`, `PORT_DOWN (1)`
+_VALUE = re.compile(r"^(?:\d{1,3}: )?(?:PORT_)?([A-Za-z_]{2,40})")
+_UP = {"up": "active"}
+
+
+class PortReader:
+    """Follows one card at a time."""
+
+    def __init__(self) -> None:
+        self._card, self._port = "", "1"
+        self._now: dict[str, str] | None = None
+        self._left = 0
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the next lines may be fields of a port."""
+        return self._left > 0
+
+    def read(self, line: LogLine, row: int, *, is_mark: bool) -> Iterator[TabledSeen]:
+        """Take a line; yield the port whose state it tells."""
+        text = line.text
+        if match := _HEAD.match(text):
+            self._card = match[1] or match[2] or match[3]
+            self._port, self._now, self._left = match[4] or "1", None, _MAX_STRANGERS
+        elif is_mark and (match := _LINE.search(text) or _NETDEV.match(text)):
+            state = match[3].lower()
+            physical = match[4].lower() if match.re is _LINE else ""
+            told = {"card": match[1], "port": match[2], "state": _UP.get(state, state)}
+            yield TabledSeen("table.port", row, line, told | {"physical": physical, "layer": ""})
+        elif self._left:
+            yield from self._read_field(line, row)
+
+    def _read_field(self, line: LogLine, row: int) -> Iterator[TabledSeen]:
+        text = line.text
+        if match := _PORT.match(text):
+            self._port, self._now = match[1], None
+            return
+        match = _FIELD.match(text)
+        if match is None:
+            self._left -= bool(text.strip())
+            return
+        self._left = _MAX_STRANGERS
+        name = _FIELDS.get(match[1].lower(), "")
+        value = _VALUE.match(match[2] or "")
+        if name == "state" and value is not None:
+            base = {"card": self._card, "port": self._port, "physical": "", "layer": ""}
+            self._now = {**base, "state": value[1].lower()}
+            yield TabledSeen("table.port", row, line, self._now)
+        elif name and self._now is not None and value is not None:
+            self._now[name] = value[1].lower()
