@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import os
 import sys
 import threading
 import time
@@ -84,6 +85,7 @@ class DeviceTimes:
         self._free: dict[Hashable, list[Any]] = {}
         self._clocks: dict[Hashable, _Clock] = {}
         self._thread: threading.Thread | None = None
+        self._owner = os.getpid()
         self._is_over = threading.Event()
 
     def record(self, stream: Any) -> Moment | None:
@@ -125,7 +127,9 @@ class DeviceTimes:
             self._thread.start()
 
     def stop(self) -> None:
-        """End the thread; what it has not written is not told."""
+        """End the thread, and start no other one; what is not written yet is not told."""
+        if os.getpid() != self._owner:
+            return  # in a forked child the lock of the event may be held by nobody who is there
         self._is_over.set()
         if self._thread is not None and self._thread.ident is not None:
             self._thread.join(_STOP_TIMEOUT_S)
