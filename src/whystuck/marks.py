@@ -51,6 +51,8 @@ def mark(name: str, stream: object = None) -> Any:  # noqa: ANN401 - of the prob
         A context manager for a range, ``with whystuck.mark("tokenize"):``. Its methods ``begin``
         and ``end`` do the same. Where neither is used, the mark is the moment of this call.
     """
+    if _is_compiling():
+        return _NO_MARK
     user = sys.modules.get(_PROBE + ".marks.user")
     return (user and user.mark(name, stream)) or _NO_MARK
 
@@ -64,6 +66,14 @@ def step(index: int | None = None) -> None:
         index: The loop's own number of the step. Steps are counted by whystuck where it is left
             out, or not larger than before.
     """
+    if _is_compiling():
+        return
     progress = sys.modules.get(_PROBE + ".progress")
     if progress is not None:
         progress.tell_step(index)
+
+
+def _is_compiling() -> bool:
+    """Return whether ``torch.compile`` reads this, which would part the graph at a mark."""
+    compiler = getattr(sys.modules.get("torch"), "compiler", None)
+    return compiler is not None and bool(compiler.is_compiling())

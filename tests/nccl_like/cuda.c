@@ -11,6 +11,22 @@
 #define DEVICES 4
 
 static __thread int mode;
+static __thread int last_error;
+
+int cudaPeekAtLastError(void) { return last_error; }
+
+int cudaGetLastError(void)
+{
+    int found = last_error;
+    last_error = 0;
+    return found;
+}
+
+static int keep(int error)
+{
+    last_error = error ? error : last_error;
+    return error;
+}
 
 static int tell(const char *call, int value)
 {
@@ -45,7 +61,7 @@ int cudaEventQuery(void *event)
         fclose(file);
     }
     int result = tell("cudaEventQuery", event != NULL);
-    return name && (!is_known || (long)event > now) ? 600 : result;
+    return keep(name && (!is_known || (long)event > now) ? 600 : result);
 }
 
 int cudaEventElapsedTime(float *found, void *first, void *last)
@@ -57,7 +73,8 @@ int cudaEventElapsedTime(float *found, void *first, void *last)
 int cudaStreamIsCapturing(void *stream, int *status)
 {
     *status = (long)stream == 13;
-    return tell("cudaStreamIsCapturing", *status);
+    int result = tell("cudaStreamIsCapturing", *status);
+    return keep((long)stream == 14 ? 906 : result); /* one that another capture is in the way of */
 }
 
 int cuCtxGetCurrent(void **context)

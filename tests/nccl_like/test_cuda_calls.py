@@ -168,3 +168,20 @@ def test_event_is_asked_without_the_lock_and_in_no_capture(tmp_path: Path, like:
         ("cudaEventQuery", 1),
         ("cudaThreadExchangeStreamCaptureMode", 0),
     ]
+
+
+def test_error_of_a_question_is_not_left_to_the_job(tmp_path: Path, like: Like) -> None:
+    (tmp_path / "now").write_text("0")
+    body = (
+        LOAD + USE + "from _whystuck_probe import cuda\n"
+        f"os.environ['CUDA_LIKE_NOW'] = {str(tmp_path / 'now')!r}\n"
+        "class Event:\n    cuda_event = 4711\n"
+        "class Stream:\n    cuda_stream = 14\n"
+        "asked = cuda.ask(Event()), cuda.may_record(Stream())\n"
+        "left = runtime.cudaGetLastError()\n"
+        "runtime.cudaEventQuery(ctypes.c_void_p(4711))\n"
+        "cuda.ask(Event())\n"
+        "tell(asked=asked, left=left, of_the_job=runtime.cudaGetLastError())\n"
+    )
+    told, _ = run(tmp_path, like, body)
+    assert told == {"asked": [False, False], "left": 0, "of_the_job": 600}

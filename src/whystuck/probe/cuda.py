@@ -16,6 +16,7 @@ import sys
 import weakref
 
 from . import progress
+from .unseen import hide_from_warnings, leave_out
 
 TYPE_CHECKING = False  # not from typing, whose import alone takes milliseconds
 if TYPE_CHECKING:
@@ -71,7 +72,9 @@ def ask(event: Any) -> bool:
     runtime = _find_library(_RUNTIME)
     if runtime is None or not hasattr(event, "cuda_event"):
         return bool(event.query())
-    return bool(runtime.cudaEventQuery(ctypes.c_void_p(event.cuda_event)) != _NOT_READY)
+    with _ErrorKept(runtime):
+        found = runtime.cudaEventQuery(ctypes.c_void_p(event.cuda_event))
+    return bool(found != _NOT_READY)
 
 
 def measure_ms(first: Any, last: Any) -> float | None:
@@ -93,9 +96,10 @@ def may_record(stream: Any) -> bool:
     runtime, status = _find_library(_RUNTIME), ctypes.c_int()
     if not is_used() or runtime is None:
         return False
-    failed = runtime.cudaStreamIsCapturing(
-        ctypes.c_void_p(stream.cuda_stream), ctypes.byref(status)
-    )
+    with _ErrorKept(runtime):
+        failed = runtime.cudaStreamIsCapturing(
+            ctypes.c_void_p(stream.cuda_stream), ctypes.byref(status)
+        )
     return not failed and not status.value
 
 
@@ -116,8 +120,9 @@ def _noting_begin(original: Callable[..., Any]) -> Callable[..., Any]:
         CAPTURES.add(graph)
         try:
             return original(graph, *args, **kwargs)
-        except BaseException:
+        except BaseException as error:
             CAPTURES.discard(graph)
+            leave_out(error)
             raise
 
     return capture_begin
@@ -128,6 +133,9 @@ def _noting_end(original: Callable[..., Any]) -> Callable[..., Any]:
     def capture_end(graph: Any, *args: Any, **kwargs: Any) -> Any:
         try:
             return original(graph, *args, **kwargs)
+        except BaseException as error:
+            leave_out(error)
+            raise
         finally:
             CAPTURES.discard(graph)
 
@@ -140,19 +148,41 @@ def _counting(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def replay(graph: Any) -> Any:
         counts.replays += 1
-        return original(graph)
+        try:
+            return original(graph)
+        except BaseException as error:
+            leave_out(error)
+            raise
 
     return replay
 
 
 def _apart_from_compiler(function: Any) -> Any:
     """Keep the compiler from tracing a function; this is what torch.compiler.disable sets."""
+    hide_from_warnings(function)
     function._torchdynamo_disable = True
     function._torchdynamo_disable_msg = None
     return function
 
 
 # --------------------------------------------------------------------------- calls of CUDA
+
+
+class _ErrorKept:
+    """CUDA keeps no error that a call of ours gets: where torch launches a kernel, it asks for one.
+
+    One that the job has left there before stays: it is to come up.
+    """
+
+    def __init__(self, runtime: Any) -> None:
+        self._runtime = runtime
+
+    def __enter__(self) -> None:
+        self._had_error = bool(self._runtime.cudaPeekAtLastError())
+
+    def __exit__(self, *_: object) -> None:
+        if not self._had_error:
+            self._runtime.cudaGetLastError()
 
 
 def _has_context() -> bool:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import sys
 
 from .attempts import attempt
+from .interrupts import let_through
 
 TYPE_CHECKING = False  # not from typing, whose import alone takes milliseconds
 if TYPE_CHECKING:
+    from types import FrameType
     from typing import Callable
 
 
@@ -37,8 +39,13 @@ class ImportWatch:
         sys.meta_path.insert(0, self)  # type: ignore[arg-type]
 
     def stop(self) -> None:
-        """Watch no more."""
-        if self in sys.meta_path:  # type: ignore[comparison-overlap]
+        """Watch no more.
+
+        The finder stays where it is, and finds nothing, while somebody goes through the finders: he
+        would pass by the next one, and not find a module that this one knows.
+        """
+        self._names.clear()
+        if self in sys.meta_path and not _is_finding():  # type: ignore[comparison-overlap]
             sys.meta_path.remove(self)  # type: ignore[arg-type]
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> object:
@@ -53,7 +60,8 @@ class ImportWatch:
             spec = find_spec(name)
             if spec is not None and spec.loader is not None:
                 self._follow(spec.loader, name)
-        except Exception:  # the finders after us find it, or say what is wrong
+        except Exception as error:  # the finders after us find it, or say what is wrong
+            let_through(error)
             return None
         finally:
             self._is_asking = False
@@ -79,3 +87,14 @@ class ImportWatch:
             if not self._names:
                 self.stop()
             self._call(name)
+
+
+def _is_finding() -> bool:
+    """Return whether a thread looks for a module."""
+    for top in sys._current_frames().values():
+        frame: FrameType | None = top
+        while frame is not None:
+            if frame.f_code.co_name == "_find_spec":
+                return True
+            frame = frame.f_back
+    return False

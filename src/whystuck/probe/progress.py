@@ -9,6 +9,7 @@ from typing import Any, Callable
 from . import files
 from .interrupts import let_through
 from .recorder import names, peers
+from .unseen import hide_from_warnings, leave_out
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -118,7 +119,11 @@ def _counting(original: Callable[..., Any], counter: str, kind: str) -> Callable
     def call(*args: Any, **kwargs: Any) -> Any:
         setattr(COUNTS, counter, getattr(COUNTS, counter) + 1)
         op = peers.post(kind, args, kwargs)
-        work = original(*args, **kwargs)
+        try:
+            work = original(*args, **kwargs)
+        except BaseException as error:
+            leave_out(error)
+            raise
         peers.keep_handle(op, work)
         return work
 
@@ -142,7 +147,11 @@ def watch_groups(on_created: Callable[[int, int], None]) -> None:
             names.give_way()
         except Exception as error:  # as below
             let_through(error)
-        made = original(*args, **kwargs)
+        try:
+            made = original(*args, **kwargs)
+        except BaseException as error:
+            leave_out(error)
+            raise
         try:
             world_size, rank, members = args[:3]
             on_created(*((-1, 0) if members else (int(rank), int(world_size))))
@@ -151,6 +160,7 @@ def watch_groups(on_created: Callable[[int, int], None]) -> None:
             return made
         return made
 
+    hide_from_warnings(helper)
     c10d._new_process_group_helper = helper
 
 

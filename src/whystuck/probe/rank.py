@@ -163,7 +163,7 @@ class Rank:
         if self.recorder is not None:
             attempt(self.recorder.close)
         if self._marking is not None:
-            attempt(self._marking.beat)
+            attempt(self._marking.close)
         if self._server is not None:
             attempt(self._server.stop)
         if self._kineto is not None:

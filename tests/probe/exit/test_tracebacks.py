@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -60,6 +61,97 @@ def test_an_error_prints_what_it_does_without_us(tmp_path: Path, name: str) -> N
     bare, watched = (errors_of(tmp_path, script, {}, watched=one) for one in (False, True))
     assert "ValueError: no luck" in bare
     # A module is called by another line of torch while its calls are marked.
+    assert _without_calls(watched) == _without_calls(bare)
+
+
+TELLS_ITSELF = """
+import logging, os, signal, sys, traceback, warnings
+import torch, torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch.utils.data import DataLoader, IterableDataset
+dist.init_process_group("gloo")
+warnings.simplefilter("always")
+
+class Data(IterableDataset):
+    def __len__(self):
+        return 1
+    def __iter__(self):
+        for number in range(3):
+            warnings.warn("of the data", stacklevel=4)
+            yield torch.ones(2)
+        raise KeyError("a record")
+
+class Model(torch.nn.Module):
+    def forward(self, value):
+        # Level 3 is the line of torch by which modules are called.
+        for level in (1, 2, 4, 5):
+            warnings.warn(f"level {level}", stacklevel=level)
+            logging.warning("logged", stack_info=False, stacklevel=level)
+        return value
+    def __getstate__(self):
+        for level in range(1, 8):
+            warnings.warn(f"saved, {level}", stacklevel=level)
+        raise ZeroDivisionError
+
+class Square(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, value):
+        return value ** 2
+    @staticmethod
+    def backward(ctx, grad):
+        for level in range(1, 6):
+            warnings.warn(f"backward {level}", stacklevel=level)
+        raise ArithmeticError("of a backward")
+
+def create(*args):
+    for level in range(1, 7):
+        warnings.warn(f"group {level}", stacklevel=level)
+    raise PermissionError("no such group")
+
+dist.Backend.register_backend("own", create, devices=["cpu"])
+
+def attempt(name, call, *args):
+    try:
+        call(*args)
+    except BaseException:
+        print(name, file=sys.stderr)
+        traceback.print_exc()
+
+def read():
+    for batch in DataLoader(Data(), batch_size=None):
+        pass
+
+model, one = Model(), torch.ones(1, requires_grad=True)
+logging.basicConfig(format="%(lineno)d %(funcName)s %(message)s")
+for turn in range(2):
+    attempt("data", read)
+    attempt("forward", model, one)
+    attempt("forward without its argument", model)
+    attempt("save", torch.save, model, "model.pt")
+    attempt("dcp", dcp.save, {}, None)
+    attempt("backward", Square.apply(one).backward)
+    attempt("grad", torch.autograd.grad, one, one)
+    attempt("range", torch.cuda.nvtx.range_push, "name")
+    attempt("record", torch.profiler.record_function("x").__exit__, None, None, None)
+    attempt("an op", dist.all_reduce, torch.ones(2).to_sparse())
+    attempt("send", dist.group.WORLD.send, [torch.ones(2)] * 2, 0, 0)
+    attempt("group", dist.new_group, [0], None, "own")
+    attempt("kill", os.kill, os.getpid(), 999)
+    attempt("raise", signal.raise_signal, 999)
+    attempt("quit", quit, 5)
+    attempt("exit", sys.exit, 4)
+    optimizer = torch.optim.SGD([one], lr=0.1)
+    optimizer.step()
+sys.exit(1)
+"""
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="functions of ours stay in tracebacks")
+def test_what_the_job_tells_of_errors_and_warnings_is_as_without_us(tmp_path: Path) -> None:
+    bare, watched = (errors_of(tmp_path, TELLS_ITSELF, {}, watched=one) for one in (False, True))
+    for text in ("level 5", "KeyError: 'a record'", "group 6", "ArithmeticError", "SystemExit: 4"):
+        assert text in bare
+    assert "whystuck" not in watched
     assert _without_calls(watched) == _without_calls(bare)
 
 

@@ -143,3 +143,32 @@ def test_model_that_the_default_backend_compiles_is_trained_alike(tmp_path: Path
     script = "def prepare(model):\n    return torch.compile(model), 1\n" + COMPILED
     script = script.replace("assert plain[3], plain", "plain = (*plain[:1], *plain[1:])")
     run_rank(tmp_path, script, json.dumps({"generation": 1, "step": "on"}))
+
+
+def test_marks_of_the_job_in_compiled_code_are_none_and_part_no_graph(tmp_path: Path) -> None:
+    found = run_rank(
+        tmp_path,
+        """
+import whystuck
+from torch._dynamo.utils import counters
+def instant(value):
+    whystuck.mark("compiled")
+    return value + 1
+def range_(value):
+    mark = whystuck.mark("compiled").begin()
+    made = value + 1
+    mark.end()
+    return made
+def step(value):
+    whystuck.step()
+    return value + 1
+for one in (instant, range_, step):
+    call = torch.compile(one, backend="eager", fullgraph=True)
+    for size in (1, 2, 3):
+        assert torch.equal(call(torch.ones(size)), torch.full((size,), 2.0))
+assert not counters["graph_break"]
+whystuck.mark("not compiled")
+""",
+    )
+    assert [mark.name for mark in found.of("user")] == ["not compiled"]
+    assert not found.of("step")

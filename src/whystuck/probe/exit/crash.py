@@ -12,6 +12,7 @@ import time
 from .. import files
 from ..descriptors import Descriptor
 from ..handlers.c_handlers import NODEFER_RESETHAND, SLEEP, read_handler, set_default, set_handler
+from ..unseen import leave_out
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -150,7 +151,11 @@ def _stand_before_faulthandler() -> None:
     def enable_here(*args: Any, **keywords: Any) -> None:
         file = args[0] if args else keywords.pop("file", sys.stderr)
         rest = args[1:]
-        enable(file, *rest, **keywords)
+        try:
+            enable(file, *rest, **keywords)
+        except BaseException as error:
+            leave_out(error)
+            raise
         _OF_THE_JOB[:] = [lambda: enable(file, *rest, **keywords)]
 
     def is_enabled_here() -> bool:

@@ -14,6 +14,7 @@ import time
 
 from .. import files, progress
 from ..interrupts import let_through
+from ..unseen import leave_out
 
 TYPE_CHECKING = False  # not from typing, whose import alone takes milliseconds
 if TYPE_CHECKING:
@@ -73,7 +74,11 @@ class LastCall:
         def leave(this: object, code: object = None) -> None:
             if threading.current_thread() is threading.main_thread():
                 _attempt(lambda: self.note(str(getattr(this, "name", "quit")), code))
-            original(this, code)
+            try:
+                original(this, code)
+            except BaseException as error:
+                leave_out(error)
+                raise
 
         quitter.__call__ = leave
 
@@ -83,11 +88,19 @@ class LastCall:
         def watched_kill(pid: int, signalnum: int, /) -> None:
             if pid == self._owner and signalnum:
                 _attempt(lambda: self._note_signal("os.kill", signalnum))
-            kill(pid, signalnum)
+            try:
+                kill(pid, signalnum)
+            except BaseException as error:
+                leave_out(error)
+                raise
 
         def watched_raise(signalnum: int, /) -> None:
             _attempt(lambda: self._note_signal("signal.raise_signal", signalnum))
-            raise_signal(signalnum)
+            try:
+                raise_signal(signalnum)
+            except BaseException as error:
+                leave_out(error)
+                raise
 
         rename(watched_kill, "os", "kill")
         rename(watched_raise, "signal", "raise_signal")

@@ -13,7 +13,9 @@ import threading
 import time
 
 from .. import files, wire
+from ..attempts import attempt
 from ..recorder import coalescing, dumps
+from ..unseen import leave_out
 from . import crash
 from .description import describe
 from .exceptions import read_hold_s
@@ -54,16 +56,20 @@ class Leaving:
         original = sys.exit
 
         def sys_exit(status: object = None, /) -> None:
+            attempt(lambda: self._note_sys_exit(status))
             try:
-                if threading.current_thread() is threading.main_thread():
-                    self._last_call.note("sys.exit", status)
-                self._note(status)
-            except Exception:  # the job ends as it wants to
                 original(status)  # type: ignore[arg-type] # anything is allowed
-            original(status)  # type: ignore[arg-type] # as above
+            except BaseException as error:
+                leave_out(error)
+                raise
 
         rename(sys_exit, "sys", "exit")
         sys.exit = sys_exit  # type: ignore[assignment] # NoReturn cannot be told for both
+
+    def _note_sys_exit(self, status: object) -> None:
+        if threading.current_thread() is threading.main_thread():
+            self._last_call.note("sys.exit", status)
+        self._note(status)
 
     def _watch_os_exit(self) -> None:
         original = os._exit

@@ -8,9 +8,12 @@ import signal
 import threading
 
 from .. import files
+from ..attempts import attempt
 from ..descriptors import Descriptor
+from ..exit.last_call import rename
 from ..main_call import MainCall
 from ..recorder import dumps
+from ..unseen import leave_out
 from .c_handlers import NOTHING, RESTART, read_handler, set_default, set_handler
 
 _TERM_WAIT_S = 2.0
@@ -72,15 +75,16 @@ class SignalDumps:
         self._thread_lives = True
         self._holds_term = False
         self._delayed = threading.local()
+        self._set_fd = signal.set_wakeup_fd
 
     def install(self) -> None:
         """Install the handlers where nobody else has; only the main thread may."""
         if threading.current_thread() is not threading.main_thread() or not self._thread_lives:
             return
         number = self._make_pipe()
-        previous = signal.set_wakeup_fd(number, warn_on_full_buffer=False)
+        previous = self._set_fd(number, warn_on_full_buffer=False)
         if previous != -1:
-            signal.set_wakeup_fd(previous)
+            self._set_fd(previous)
             for end in self._pipe:
                 end.close()
             self._pipe = ()
@@ -88,12 +92,48 @@ class SignalDumps:
         self._number = number
         if signal.getsignal(dump_signal()) == signal.SIG_DFL:
             signal.signal(dump_signal(), self._ignore)
-        if signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
-            signal.signal(signal.SIGTERM, self._on_term)
-            self._holds_term = True
+        self._take_term()
+        self._stand_before_wakeup_fd()
         os.register_at_fork(
             before=self._delay_term, after_in_parent=self._allow_term, after_in_child=self._forget
         )
+
+    def _take_term(self) -> None:
+        if signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
+            signal.signal(signal.SIGTERM, self._on_term)
+            self._holds_term = True
+
+    def _stand_before_wakeup_fd(self) -> None:
+        """Hide that there is one of ours: some libraries warn where another one is.
+
+        While the job has its own, nobody tells us of signals, and SIGTERM ends it at once.
+        """
+        set_fd = self._set_fd
+
+        def set_wakeup_fd(fd: int, /, *, warn_on_full_buffer: bool = True) -> int:
+            try:
+                previous = set_fd(fd, warn_on_full_buffer=warn_on_full_buffer)
+            except BaseException as error:
+                leave_out(error)
+                raise
+            if os.getpid() != self._owner or not self._pipe:
+                return previous
+            is_ours, self._number = previous == self._number, self._pipe[1].fd
+            attempt(lambda: self._make_way(fd))
+            return -1 if is_ours else previous
+
+        rename(set_wakeup_fd, "signal", "set_wakeup_fd")
+        signal.set_wakeup_fd = set_wakeup_fd
+
+    def _make_way(self, fd: int) -> None:
+        """Leave the signals to the descriptor of the job, or see to them again."""
+        if fd != -1:
+            if self._holds_term and self._is_ours():
+                signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        elif self._thread_lives and self._number >= 0:
+            self._set_fd(self._number, warn_on_full_buffer=False)
+            if self._holds_term:
+                self._take_term()
 
     @property
     def wake_fd(self) -> int:
@@ -122,9 +162,9 @@ class SignalDumps:
 
     def _set_wakeup_fd(self) -> None:
         before, self._number = self._number, self._pipe[1].fd
-        previous = signal.set_wakeup_fd(self._number, warn_on_full_buffer=False)
+        previous = self._set_fd(self._number, warn_on_full_buffer=False)
         if previous != before:  # the job has put its own there meanwhile
-            signal.set_wakeup_fd(previous)
+            self._set_fd(previous)
 
     def answer(self) -> None:
         """Answer the signals that came; called in the probe's thread."""
@@ -171,7 +211,9 @@ class SignalDumps:
     def _forget(self) -> None:
         """A forked child, such as a data-loader worker, has no thread of ours."""
         try:
-            signal.set_wakeup_fd(-1)
+            previous = self._set_fd(-1)
+            if previous != self._number:
+                self._set_fd(previous)  # of the job, whose child has it without us
             if self._is_ours():
                 signal.signal(signal.SIGTERM, signal.SIG_DFL)
         except (ValueError, OSError):

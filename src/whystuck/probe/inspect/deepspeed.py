@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 import sys
 import weakref
 
 from .. import progress
-from ..interrupts import let_through
+from ..unseen import call_before
 from .updates import Updates
 
 TYPE_CHECKING = False
@@ -71,16 +70,11 @@ class DeepSpeedWatch:
             series.write()
 
     def _make(self, original: Any) -> Any:
-        @functools.wraps(original)
-        def update(scaler: Any, *args: Any, **kwargs: Any) -> Any:
+        def see(scaler: Any, *args: Any, **kwargs: Any) -> None:
             if self._is_on:
-                try:
-                    self._see(scaler, next(iter([*args, *kwargs.values()]), None))
-                except Exception as error:  # the scaler goes on without us
-                    let_through(error)
-            return original(scaler, *args, **kwargs)
+                self._see(scaler, next(iter([*args, *kwargs.values()]), None))
 
-        return update
+        return call_before(original, see)
 
     def _see(self, scaler: Any, overflow: Any) -> None:
         if not isinstance(overflow, (bool, int)):

@@ -9,6 +9,7 @@ import weakref
 
 from .. import progress
 from ..interrupts import let_through
+from ..unseen import hide_from_warnings, leave_out
 from .names import list_parameters, local_part
 from .tensors import Later, is_captured, quiet
 from .updates import Updates
@@ -75,16 +76,24 @@ class GuardWatch:
         @functools.wraps(original)
         def zero_grad(cleared: Any, *args: Any, **kwargs: Any) -> Any:
             # The compiler takes this for true, and sees no more than torch's own function.
-            if not is_compiling() and self._is_on:
+            if is_compiling():
+                return original(cleared, *args, **kwargs)
+            if self._is_on:
                 self._see_safely(cleared, list_all)
-            return original(cleared, *args, **kwargs)
+            try:
+                return original(cleared, *args, **kwargs)
+            except BaseException as error:
+                leave_out(error)
+                raise
 
+        hide_from_warnings(zero_grad)
         owner.zero_grad = zero_grad
         self._originals.append((owner, original, zero_grad))
 
     def _see_safely(self, cleared: Any, list_all: Callable[[Any], list[Any]]) -> None:
         try:
-            self._see(cleared, list_all)
+            with quiet():
+                self._see(cleared, list_all)
         except Exception as error:  # the gradients are cleared without us
             let_through(error)
             return
@@ -105,10 +114,8 @@ class GuardWatch:
         grads = [one.detach() for one in grads if _is_readable(one)]
         if not grads or is_captured(grads[0]):
             return
-        with quiet():
-            sizes = _measure_largest(grads)
-            later = Later(sizes, lambda got: self._write(now[0], ops, got))
-        self._defer(later)
+        sizes = _measure_largest(grads)
+        self._defer(Later(sizes, lambda got: self._write(now[0], ops, got)))
 
     def _write(self, step: int, ops: tuple[int, int], got: list[list[float]]) -> None:
         if not all(math.isfinite(size) for row in got for size in row):

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 
+from ..interrupts import let_through
 from ..oplog.ring import ASYNC, FLAGS
 from ..wanted import Wanted
 from .calls import UserCall, say
@@ -192,6 +193,7 @@ class Inspector:
                         getattr(torch, tensor.device.type).current_stream().synchronize()
                         break
         except Exception as error:
+            let_through(error)
             return error
         return None
 

@@ -7,6 +7,7 @@ import os
 import threading
 
 from ..descriptors import Descriptor
+from ..interrupts import let_through
 
 MAX_BYTES = 16 << 20
 # The last line says that there is no more; it must still fit.
@@ -45,7 +46,8 @@ class Lines:
                 data = b'{"kind":"full","limit_bytes":%d}\n' % self._max_bytes
             try:
                 self._used += os.write(self._file.fd, data)
-            except OSError:
+            except OSError as error:
+                let_through(error)
                 return
 
     def close(self) -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 import sys
 import weakref
 
 from .. import progress
-from ..interrupts import let_through
+from ..unseen import call_before
 from .tensors import Later, is_host, quiet
 from .updates import Updates
 
@@ -56,16 +55,12 @@ class ScalerWatch:
         self._patched = module.GradScaler
         original = self._original = self._patched._check_scale_growth_tracker
 
-        @functools.wraps(original)
-        def check(scaler: Any, funcname: str, *args: Any, **kwargs: Any) -> Any:
+        def see(scaler: Any, funcname: str, *_: object) -> None:
             if funcname == "update" and self._is_on:
-                try:
+                with quiet():
                     self._see(scaler)
-                except Exception as error:  # the scaler goes on without us
-                    let_through(error)
-            return original(scaler, funcname, *args, **kwargs)
 
-        self._made = self._patched._check_scale_growth_tracker = check
+        self._made = self._patched._check_scale_growth_tracker = call_before(original, see)
 
     def remove(self) -> None:
         """Put torch's own function back, unless somebody has put another one over ours."""
@@ -115,9 +110,7 @@ class ScalerWatch:
             values = [[float(one)] for one in numbers]
             self._defer(write_now)
             return
-        with quiet():
-            later = Later([one.detach().clone().reshape(1) for one in numbers], write)
-        self._defer(later)
+        self._defer(Later([one.detach().clone().reshape(1) for one in numbers], write))
 
     def _find(self, scaler: Any) -> Updates:
         series = self._series.get(scaler)

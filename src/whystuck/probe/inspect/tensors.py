@@ -28,7 +28,9 @@ class quiet:  # noqa: N801 - used as a function is
 
     def __enter__(self) -> None:
         torch: Any = sys.modules["torch"]
-        self._guards = [torch.no_grad(), torch._C.DisableTorchFunction()]
+        self._guards: list[Any] = [torch.no_grad(), torch._C.DisableTorchFunction()]
+        if torch._C._len_torch_dispatch_stack():
+            self._guards.append(sys.modules["torch.utils._mode_utils"].no_dispatch())
         for guard in self._guards:
             guard.__enter__()
 

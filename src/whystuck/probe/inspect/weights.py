@@ -90,9 +90,8 @@ class WeightWatch:
     def _see(self, watched: _Watched, optimizer: Any, when: str, tensors: list[Any]) -> None:
         if any(tensor is not None and is_captured(local_part(tensor)) for tensor in tensors[:1]):
             return  # a step in a CUDA graph
-        with quiet():
-            self._tell_names(watched, optimizer)
-            sums = [self._sum_up(tensor) for tensor in tensors]
+        self._tell_names(watched, optimizer)
+        sums = [self._sum_up(tensor) for tensor in tensors]
         step = progress.COUNTS.optimizer_steps
         head = {"kind": "weights", "opt": watched.number, "set": watched.set, "step": step}
         present = [one for one in sums if one is not None]
@@ -105,10 +104,8 @@ class WeightWatch:
                 [0 if one is None else as_unsigned(int(next(numbers))) for one in sums],
             )
 
-        with quiet():
-            rows = _stack_by_device(present)
-            later = Later([row for row, _ in rows], lambda got: write(_in_order(got, rows)))
-        self._defer(later)
+        rows = _stack_by_device(present)
+        self._defer(Later([row for row, _ in rows], lambda got: write(_in_order(got, rows))))
 
     def _write(self, watched: _Watched, line: dict[str, Any], sums: list[int]) -> None:
         """Write checksums; those before a step in full only where the parameters have changed."""
@@ -169,7 +166,8 @@ def _in_order(values: list[list[float]], rows: list[tuple[Any, list[int]]]) -> l
 def _make_safe(see: Callable[[Any], None]) -> Callable[[Any], None]:
     def safely(optimizer: Any) -> None:
         try:
-            see(optimizer)
+            with quiet():
+                see(optimizer)
         except Exception as error:  # the step is made without us
             let_through(error)
             return

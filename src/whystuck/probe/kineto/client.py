@@ -14,7 +14,9 @@ import threading
 from typing import Any, Callable
 
 from .. import files
+from ..interrupts import let_through
 from ..shared_steps import SharedSteps
+from ..unseen import call_before
 from . import folder as kineto_folder
 from .agent_discovery import CONFIG_FILE, SOCKET_DIR_ENV, find_agent
 from .choice import FOLDER_ENV, find_device, is_left_to_us
@@ -184,7 +186,8 @@ class Kineto:
                 self._start(self._library, is_cpu_only=False)
             else:
                 self._is_due = True
-        except Exception:  # the job uses its device without us
+        except Exception as error:  # the job uses its device without us
+            let_through(error)
             return
 
     def _start(self, library: Library, *, is_cpu_only: bool) -> None:
@@ -232,7 +235,8 @@ class Kineto:
         def after_step(*_: object) -> None:
             try:
                 self._count_step()
-            except Exception:  # the job steps on without us
+            except Exception as error:  # the job steps on without us
+                let_through(error)
                 return
 
         # As in `progress`: the compiler must not trace it.
@@ -279,17 +283,12 @@ class Kineto:
     def _watch_profiler(self, library: Library) -> None:
         """Notice when the job profiles itself: Kineto speaks, as without us, and drops a trace."""
         profiler: Any = sys.modules["torch.autograd.profiler"]
-        original = profiler._prepare_profiler
 
-        def prepare(*args: Any, **kwargs: Any) -> Any:
-            try:
-                if os.getpid() == self._pid and self._is_polling:
-                    self._see_own_profile(library)
-            except Exception:  # the job's own profiler comes first
-                return original(*args, **kwargs)
-            return original(*args, **kwargs)
+        def see(*_: object, **__: object) -> None:
+            if os.getpid() == self._pid and self._is_polling:
+                self._see_own_profile(library)
 
-        profiler._prepare_profiler = prepare
+        profiler._prepare_profiler = call_before(profiler._prepare_profiler, see)
 
     def _see_own_profile(self, library: Library) -> None:
         if self._is_quiet and self._own_level is None:

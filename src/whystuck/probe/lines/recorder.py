@@ -12,6 +12,7 @@ import threading
 import time
 
 from .. import files
+from ..interrupts import let_through
 from .file import ENTRY_BYTES, HIDDEN, MONITORING, PUT_ENTRY, SETTRACE, LineFile
 
 TYPE_CHECKING = False
@@ -60,7 +61,8 @@ class Functions:
         try:
             if self._user_code.owns(code.co_filename):
                 number = self._file.add_code(code)
-        except Exception:  # a name that cannot be written; raised here, it would be the job's
+        except Exception as error:  # a name that cannot be written
+            let_through(error)
             number = HIDDEN
         self._codes.append(code)
         self.numbers[id(code)] = number
@@ -90,7 +92,8 @@ class ThreadLines:
                 at = start + count % capacity * ENTRY_BYTES
                 try:
                     PUT_ENTRY(memory, at, count, number, frame.f_lineno)
-                except Exception:  # a line without a number; raised here, it would be the job's
+                except Exception as error:  # a line without a number
+                    let_through(error)
                     return on_line
             return on_line
 
@@ -220,7 +223,8 @@ class Monitoring:
 def _find_room(file: LineFile) -> int | None:
     try:
         return file.add_thread()
-    except Exception:  # raised here, it would come up in the job
+    except Exception as error:  # raised here, it would come up in the job
+        let_through(error)
         return None
 
 

@@ -43,7 +43,7 @@ class Marking:
         self._phases = phases.Phases(self._ring)
         self._phases.mirror = mirror.make_mirror(self._ring)
         self._ranges = foreign.Ranges(self._phases)
-        self._patches = patches.Patches(self._phases, self._ranges.list_patches)
+        self._patches = patches.Patches(self._phases, self._ranges.list_patches())
         self._forward = forward.Forward(self._phases)
         self._devices = devices.DeviceTimes(self._ring)
         user.DEVICES[:] = [self._devices]
@@ -106,6 +106,12 @@ class Marking:
             self._devices.tend()
             self._ring.put_totals()
             self._ring.beat(progress.COUNTS.optimizer_steps)
+
+    def close(self) -> None:
+        """Note all once more; the process is on its way out."""
+        if os.getpid() == self._owner:
+            self._devices.stop()
+            self.beat()
 
     def describe(self) -> None:
         """Write whose marks they are, as it is known now."""

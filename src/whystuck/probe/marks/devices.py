@@ -12,7 +12,7 @@ clock is as far ahead of the host's as the event says that followed its record s
 from __future__ import annotations
 
 import atexit
-import ctypes
+import os
 import sys
 import threading
 import time
@@ -20,6 +20,7 @@ from collections import deque
 
 from .. import cuda
 from ..breaker import PACE
+from ..threads import name_thread
 from .ring import DEVICE, MarkRing
 
 TYPE_CHECKING = False
@@ -84,6 +85,7 @@ class DeviceTimes:
         self._free: dict[Hashable, list[Any]] = {}
         self._clocks: dict[Hashable, _Clock] = {}
         self._thread: threading.Thread | None = None
+        self._owner = os.getpid()
         self._is_over = threading.Event()
 
     def record(self, stream: Any) -> Moment | None:
@@ -125,7 +127,9 @@ class DeviceTimes:
             self._thread.start()
 
     def stop(self) -> None:
-        """End the thread; what it has not written is not told."""
+        """End the thread, and start no other one; what is not written yet is not told."""
+        if os.getpid() != self._owner:
+            return  # in a forked child the lock of the event may be held by nobody who is there
         self._is_over.set()
         if self._thread is not None and self._thread.ident is not None:
             self._thread.join(_STOP_TIMEOUT_S)
@@ -133,7 +137,7 @@ class DeviceTimes:
     def _run(self) -> None:
         vain = 0
         try:
-            _name_thread()
+            name_thread(THREAD_NAME)
             while vain < _MAX_VAIN_LOOKS and not self._is_over.is_set():
                 vain = 0 if self.count() else vain + 1
                 self.look()
@@ -167,11 +171,6 @@ class DeviceTimes:
         self._ring.put(DEVICE, name, step, *span)
         self._ring.count(DEVICE, span[1] - span[0])
         free.append(clock.follow(end[0], span[1]))
-
-
-def _name_thread() -> None:
-    """Give the thread its name in the kernel too, so that ``top -H`` tells whose it is."""
-    ctypes.CDLL(None).prctl(15, THREAD_NAME.encode(), 0, 0, 0)
 
 
 def _device_of(stream: Any) -> Hashable:

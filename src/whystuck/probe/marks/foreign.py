@@ -9,8 +9,10 @@ from __future__ import annotations
 import functools
 import sys
 import threading
+from collections import deque
 
 from ..interrupts import let_through
+from ..unseen import leave_out
 from . import user
 from .patches import Patch
 from .ring import USER
@@ -25,7 +27,8 @@ if TYPE_CHECKING:
     Original = Callable[..., Any]
 
 PUSH, POP, START, END, INSTANT, ENTER, EXIT = range(7)
-# Ranges of one handle that have no end: the oldest is forgotten.
+# Ranges that have no end, of one handle or of one thread: the oldest is forgotten. Some jobs push
+# them in one thread, and pop them in that of autograd.
 _MAX_OPEN = 1024
 _RECORD = "torch.autograd.profiler", "record_function"
 # The innermost code around a range of torch's, which says nothing about who made it.
@@ -44,18 +47,15 @@ TARGETS = (
     ("torch.profiler.itt", "", "mark", INSTANT),
     ("nvtx.nvtx", "annotate", "__enter__", ENTER),
     ("nvtx.nvtx", "annotate", "__exit__", EXIT),
-    *(
-        (module, "", name, role)
-        for module in ("nvtx.nvtx", "nvtx")
-        for name, role in (
-            ("push_range", PUSH), ("pop_range", POP), ("start_range", START), ("end_range", END),
-            ("mark", INSTANT),
-        )
-    ),
+    ("nvtx", "", "push_range", PUSH),
+    ("nvtx", "", "pop_range", POP),
+    ("nvtx", "", "start_range", START),
+    ("nvtx", "", "end_range", END),
+    ("nvtx", "", "mark", INSTANT),
     ("torch_npu.npu.mstx", "mstx", "range_start", START),
     ("torch_npu.npu.mstx", "mstx", "range_end", END),
     ("torch_npu.npu.mstx", "mstx", "mark", INSTANT),
-)  # fmt: skip
+)
 
 
 class Ranges:
@@ -70,9 +70,9 @@ class Ranges:
         self._pushed = threading.local()
         self._started: dict[Any, list[user.Mark]] = {}
 
-    def list_patches(self, known: dict[Any, Any]) -> list[Patch]:
+    def list_patches(self) -> list[Patch]:
         """Return what is to be put in place."""
-        return [RangePatch(self, self._phases, target, known) for target in TARGETS]
+        return [RangePatch(self, self._phases, target) for target in TARGETS]
 
     def note(self, role: int, library: str, subject: Any, result: Any) -> None:
         """Take note of a call that was made; never raises.
@@ -132,22 +132,16 @@ class Ranges:
             if not same:
                 self._started.pop((library, handle), None)
 
-    def _stack(self, library: str) -> list[user.Mark | None]:
-        stacks: dict[str, list[user.Mark | None]] = self._pushed.__dict__
-        return stacks.setdefault(library, [])
+    def _stack(self, library: str) -> deque[user.Mark | None]:
+        stacks: dict[str, deque[user.Mark | None]] = self._pushed.__dict__
+        return stacks.setdefault(library, deque(maxlen=_MAX_OPEN))
 
 
 class RangePatch(Patch):
     """One function of such a library."""
 
-    def __init__(
-        self,
-        ranges: Ranges,
-        phases: Phases,
-        target: tuple[str, str, str, int],
-        known: dict[Any, Any],
-    ) -> None:
-        super().__init__(phases, (*target[:3], USER, ""), known)
+    def __init__(self, ranges: Ranges, phases: Phases, target: tuple[str, str, str, int]) -> None:
+        super().__init__(phases, (*target[:3], USER, ""))
         self._ranges, self._role = ranges, target[3]
 
     def _wrap(self, original: Original) -> Original:
@@ -155,7 +149,11 @@ class RangePatch(Patch):
 
         @functools.wraps(original)
         def call(*args: Any, **kwargs: Any) -> Any:
-            result = original(*args, **kwargs)
+            try:
+                result = original(*args, **kwargs)
+            except BaseException as error:
+                leave_out(error)
+                raise
             subject = args[0] if args else next(iter(kwargs.values()), "")
             note(role, library, subject, result)
             return result

@@ -13,7 +13,10 @@ from __future__ import annotations
 import functools
 import sys
 import threading
+import weakref
 
+from ..interrupts import let_through
+from ..unseen import hide_from_warnings, leave_out
 from .phases import Phases
 from .ring import FORWARD
 
@@ -31,6 +34,8 @@ _OFTEN = 100
 _MAX_CLASSES = 64
 # Of torch, what asks.
 _CALLER = "_wrapped_call_impl"
+# Whatever the class of a class does where somebody changes that.
+_set, _delete = type.__setattr__, type.__delattr__
 
 
 class Forward:
@@ -43,9 +48,10 @@ class Forward:
 
     def __init__(self, phases: Phases) -> None:
         self._phases = phases
-        # The number of the name of each class whose modules were outermost.
-        self._classes: dict[type, int] = {}
-        self._placed: tuple[type, ...] = ()
+        # The number of the name of each class whose modules were outermost. Weak, as its methods
+        # may hold whatever was around the class where it was made.
+        self._classes: weakref.WeakKeyDictionary[type, int] = weakref.WeakKeyDictionary()
+        self._placed: tuple[weakref.ref[type], ...] = ()
         self._steps_left = 0
         self._every, self._looks = _EVERY, 0
         self._is_on = self._is_wide = False
@@ -88,6 +94,10 @@ class Forward:
         if _NAME not in module.__dict__:
             raise AttributeError(_NAME)
         del module.__dict__[_NAME]
+
+    def __reduce__(self) -> tuple[type, tuple[()]]:
+        """Be None where a class is copied or pickled with all that it has, as by cloudpickle."""
+        return type(None), ()
 
     def start(self) -> None:
         """Look at all modules, and at those that turn out to be outermost from then on."""
@@ -143,10 +153,11 @@ class Forward:
         for frame in old:
             self._promised.pop(frame, None)
 
-    def _choose(self) -> tuple[type, ...]:
+    def _choose(self) -> tuple[weakref.ref[type], ...]:
         if not self._is_on:
             return ()
-        return (_module_class(),) if self._is_wide else tuple(self._classes)
+        # There is one such reference of a class, the same one each time.
+        return tuple(map(weakref.ref, (_module_class(),) if self._is_wide else list(self._classes)))
 
     def _follow(self) -> None:
         """Go where it is wanted; not while a caller is to ask once more."""
@@ -160,18 +171,20 @@ class Forward:
             finally:
                 self._lock.release()
 
-    def _move(self, wanted: tuple[type, ...]) -> None:
+    def _move(self, wanted: tuple[weakref.ref[type], ...]) -> None:
         base = _module_class()
         old, self._placed = self._placed, (*self._placed, *wanted)
-        for one in wanted:
-            if one is base or _NAME not in one.__dict__:
-                setattr(one, _NAME, self)
-        for one in old:
-            if one not in wanted and one.__dict__.get(_NAME) is self:
+        for known in wanted:
+            one = known()
+            if one is not None and (one is base or _NAME not in one.__dict__):
+                _set(one, _NAME, self)
+        for known in old:
+            one = known()
+            if one is not None and known not in wanted and one.__dict__.get(_NAME) is self:
                 if one is base:
-                    setattr(one, _NAME, None)
+                    _set(one, _NAME, None)
                 else:
-                    delattr(one, _NAME)
+                    _delete(one, _NAME)
         self._placed = wanted
         self._stays = bool(wanted)
 
@@ -187,20 +200,29 @@ class Forward:
         call = module._call_impl if own is None else own
         self._promised.pop(caller, None)
         number = self._phases.enter(FORWARD, self._name(type(module)))
-        if not number:
-            return call(*args, **kwargs)
         try:
             return call(*args, **kwargs)
+        except BaseException as error:
+            leave_out(error)
+            raise
         finally:
-            self._phases.leave(number)
+            if number:
+                self._phases.leave(number)
 
     def _name(self, one: type) -> int:
-        name = self._classes.get(one)
-        if name is None:
-            if len(self._classes) >= _MAX_CLASSES:
-                return 0
-            name = self._classes[one] = self._phases.ring.learn_name(one.__name__)
+        try:
+            name = self._classes.get(one)
+            if name is None:
+                if len(self._classes) >= _MAX_CLASSES:
+                    return 0
+                name = self._classes[one] = self._phases.ring.learn_name(one.__name__)
+        except Exception as error:  # a class that cannot be a key
+            let_through(error)
+            return 0
         return name
+
+
+hide_from_warnings(Forward._call)
 
 
 def _module_class() -> type:

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import functools
 import sys
+import weakref
 
 from ..import_watch import ImportWatch
+from ..unseen import hide_from_warnings, leave_out
 from .compiler import hide_functions
 from .phases import Phases
 from .ring import BACKWARD, CHECKPOINT, DATALOADER
@@ -21,46 +23,34 @@ if TYPE_CHECKING:
 _MISSING = object()
 # Module, class or nothing, function, kind, name. Those that a job imports later are found then.
 # Backward at the place that all ways to it go through: also `Tensor.backward`, `autograd.grad`.
+# Where a function has two places, it is pickled by the one that is not here: a job may have taken
+# it before it was replaced.
 TARGETS = (
     ("torch.utils.data.dataloader", "_BaseDataLoaderIter", "__next__", DATALOADER, "next"),
     ("torch.utils.data.dataloader", "DataLoader", "__iter__", DATALOADER, "iter"),
     ("torch.autograd", "", "_engine_run_backward", BACKWARD, "backward"),
     ("megatron.core.pipeline_parallel.schedules", "", "custom_backward", BACKWARD, "backward"),
-    ("torch.serialization", "", "save", CHECKPOINT, "torch.save"),
     ("torch", "", "save", CHECKPOINT, "torch.save"),
     ("torch.distributed.checkpoint", "", "save", CHECKPOINT, "dcp.save"),
     ("torch.distributed.checkpoint", "", "async_save", CHECKPOINT, "dcp.async_save"),
-    ("torch.distributed.checkpoint.state_dict_saver", "", "save", CHECKPOINT, "dcp.save"),
-    (
-        "torch.distributed.checkpoint.state_dict_saver", "", "async_save", CHECKPOINT,
-        "dcp.async_save",
-    ),
     ("megatron.core.dist_checkpointing", "", "save", CHECKPOINT, "dist_checkpointing.save"),
     ("deepspeed.runtime.engine", "DeepSpeedEngine", "save_checkpoint", CHECKPOINT, "deepspeed"),
-)  # fmt: skip
+)
 
-_PACKAGES = {
-    "torch.distributed.checkpoint.state_dict_saver": "torch.distributed.checkpoint",
-    "nvtx.nvtx": "nvtx",
-}
+_PACKAGES = {"nvtx.nvtx": "nvtx"}
 
 
 class Patch:
     """One function, and what stands in its place."""
 
-    def __init__(
-        self, phases: Phases, target: tuple[str, str, str, int, str], known: dict[Any, Any]
-    ) -> None:
+    def __init__(self, phases: Phases, target: tuple[str, str, str, int, str]) -> None:
         """Prepare it.
 
         Args:
             phases: Where calls are marked.
             target: One of `TARGETS`.
-            known: What stands in the place of each function: one that has two places is the same
-                in both, as it is pickled by one of them.
         """
         self._phases = phases
-        self._known = known
         self.module, self._class, self._attribute, self.kind, self._name = target
         self._original: Any = None
         self._ours: Any = None
@@ -74,20 +64,31 @@ class Patch:
         if found is _MISSING or not callable(function):
             return False
         if found is not self._ours:
-            if found not in self._known:
-                made = self._wrap(function)
-                hide_functions(made)
-                self._known[found] = staticmethod(made) if is_static else made
-            self._original, self._ours = found, self._known[found]
+            made = self._wrap(function)
+            if not self._class:
+                made.__module__, made.__qualname__ = self.module, self._attribute
+            hide_from_warnings(made)
+            hide_functions(made)
+            self._original, self._ours = found, staticmethod(made) if is_static else made
             setattr(owner, self._attribute, self._ours)
         return True
 
     def remove(self) -> None:
-        """Put back what was there, unless somebody has put something else there."""
-        owner = self._find_owner()
-        if owner is not None and owner.__dict__.get(self._attribute) is self._ours is not None:
-            setattr(owner, self._attribute, self._original)
-            self._ours = self._original = None
+        """Put back what was there, unless somebody has put something else there.
+
+        A function of ours that the job has taken from its place stays there: by that it is pickled.
+        """
+        owner, ours, original = self._find_owner(), self._ours, self._original
+        if owner is None or ours is None or owner.__dict__.get(self._attribute) is not ours:
+            return
+        setattr(owner, self._attribute, original)
+        self._ours = self._original = None
+        if self._class or self._attribute.startswith("_"):
+            return
+        known, ours = weakref.ref(ours), None
+        if (held := known()) is not None:
+            self._ours, self._original = held, original
+            setattr(owner, self._attribute, held)
 
     def _find_owner(self) -> Any:
         module = sys.modules.get(self.module)
@@ -100,12 +101,14 @@ class Patch:
         @functools.wraps(original)
         def call(*args: object, **kwargs: object) -> object:
             number = phases.enter(kind, name)
-            if not number:
-                return original(*args, **kwargs)
             try:
                 return original(*args, **kwargs)
+            except BaseException as error:
+                leave_out(error)
+                raise
             finally:
-                phases.leave(number)
+                if number:
+                    phases.leave(number)
 
         return call
 
@@ -113,10 +116,9 @@ class Patch:
 class Patches:
     """All of them."""
 
-    def __init__(self, phases: Phases, more: Callable[[dict[Any, Any]], list[Patch]]) -> None:
+    def __init__(self, phases: Phases, more: list[Patch]) -> None:
         self._phases = phases
-        known: dict[Any, Any] = {}
-        self._all = [*(Patch(phases, target, known) for target in TARGETS), *more(known)]
+        self._all = [*(Patch(phases, target) for target in TARGETS), *more]
         # Of modules that the job has not imported yet.
         self._watch: ImportWatch | None = None
 

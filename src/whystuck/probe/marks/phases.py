@@ -77,7 +77,9 @@ class Phases:
         """Begin an optimizer step; one that raised is still open."""
         if self._open[0] == OPTIMIZER:
             self._forget()
-        self.enter(OPTIMIZER, self.ring.learn_name(name))
+        # A forked child learns no name: what guards them may be held by a thread it does not have.
+        if self.on[OPTIMIZER]:
+            self.enter(OPTIMIZER, self.ring.learn_name(name))
 
     def end_optimizer(self) -> None:
         """End an optimizer step."""

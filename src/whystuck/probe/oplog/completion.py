@@ -8,7 +8,6 @@ take seconds under the interpreter's lock, and it holds the tensors of the op.
 from __future__ import annotations
 
 import atexit
-import ctypes
 import os
 import sys
 import threading
@@ -20,6 +19,7 @@ from .. import progress
 from ..breaker import PACE
 from ..interrupts import let_through
 from ..mapped_log import PUT_TWO_TIMES
+from ..threads import name_thread
 from . import ring as rings
 from .ring import ASYNC, HOST, P2P, PUT_TIME, Ring
 
@@ -154,7 +154,7 @@ class Completion:
 
     def _run(self) -> None:
         try:
-            _name_thread()
+            name_thread(THREAD_NAME)
             while not self.is_over:
                 self._wait()
                 self._look()
@@ -404,8 +404,3 @@ def _has_failed(work: Any) -> bool:
     except Exception:
         return True
     return False
-
-
-def _name_thread() -> None:
-    """Give the thread its name in the kernel too, so that ``top -H`` tells whose it is."""
-    ctypes.CDLL(None).prctl(15, THREAD_NAME.encode(), 0, 0, 0)

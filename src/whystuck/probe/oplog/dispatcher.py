@@ -16,6 +16,7 @@ from itertools import count, starmap
 
 from .. import progress
 from ..breaker import EVERY, HOOKS
+from ..unseen import leave_out
 from ..wanted import look
 from .delayed_errors import HELD, begin_unchecked
 from .forms import (
@@ -143,6 +144,7 @@ def _stand_between(
             (result,) = issue
         except BaseException as error:
             _attempt(fail, number, token, error)
+            leave_out(error)
             raise
         try:
             if number:

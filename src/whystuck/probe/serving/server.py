@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import select
@@ -19,11 +18,11 @@ from ..exit.exceptions import ExceptionKeeper
 from ..handlers.signals import SignalDumps
 from ..identity import Identity
 from ..recorder import coalescing, dumps, peers
+from ..threads import name_thread
 from . import visitors
 
 THREAD_NAME = "whystuck-probe"
 
-_PR_SET_NAME = 15
 _BEAT_EVERY_S = 1.0
 # After the job has closed a descriptor of ours.
 _ALERT_S, _ALERT_LOOK_S = 0.5, 0.005
@@ -135,7 +134,7 @@ class Server:
         self._pipe = Descriptor(read_fd, self._make_pipe), Descriptor(write_fd, self._make_pipe)
 
     def _run(self) -> None:
-        _attempt(_name_thread)
+        _attempt(lambda: name_thread(THREAD_NAME))
         try:
             self._loop()
         except Exception:  # the job goes on without us
@@ -198,11 +197,6 @@ class Server:
                 connection.sendall(json.dumps(reply).encode())
         except (OSError, ValueError, AttributeError):
             return
-
-
-def _name_thread() -> None:
-    """Give the thread its name in the kernel too, so that ``top -H`` tells whose it is."""
-    ctypes.CDLL(None).prctl(_PR_SET_NAME, THREAD_NAME.encode(), 0, 0, 0)
 
 
 def _attempt(task: Callable[[], object]) -> None:
