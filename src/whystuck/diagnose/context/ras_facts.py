@@ -249,7 +249,9 @@ class _Names:
     """Tells which ranks of the job the members of communicators are."""
 
     def __init__(self, evidence: Evidence, ranks: int, status: RasStatus) -> None:
-        self._world = max(ranks, status.largest)
+        # Of several that are the largest, none is that of all ranks, unless so many are known.
+        is_of_all = status.alike <= 1 or ranks == status.largest
+        self._world = max(ranks, status.largest if is_of_all else status.largest + 1)
         self._by_owner: dict[tuple[str, int], set[int]] = {}
         self._by_pid: Mapping[int, frozenset[int]] = {}
         if status.members and status.largest == self._world:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections import Counter, deque
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import NamedTuple
@@ -17,6 +16,7 @@ from whystuck.evidence.logs.lines import UNKNOWN_RANK
 from whystuck.evidence.ranks import MAX_RANK
 from whystuck.parse.logs.line_kinds import name_kind
 from whystuck.parse.logs.lines import LogLine
+from whystuck.parse.logs.process_words import ENVIRON, list_rank_pids, tells_of_processes
 from whystuck.parse.logs.times import Stamp, read_stamp
 
 FACT_MARKS = (
@@ -28,7 +28,10 @@ FACT_MARKS = (
     b" world_rank=",
     b", RankID:",
     b" spawned with command",
+    b"/environ",
 )
+# So many lines behind the command that prints the environment of a process.
+_ENVIRON_LINES = 12
 # Of the sampled lines, the share that makes a log one of a kind.
 _SHARE = 0.5
 _MAX_KEPT = 20_000
@@ -57,22 +60,6 @@ _WORLD = re.compile(
     r"\b(?:WORLD_SIZE|world[_ ]size)['\"]?\s?[=: ]\s?['\"]?(\d{1,7})\b", re.IGNORECASE
 )
 _PID = re.compile(r"(?:started|running|rank \d+)\b.{0,40}\bpid[ =:]+(\d{1,7})\b", re.IGNORECASE)
-_RANK_PID = re.compile(
-    r"(?<!local )\brank[ =:]{0,2}(\d{1,7})\b(?: -- GPU \d{1,4} managed by process |"
-    r"[ ,:=>(-]{0,4}(?:is |has |runs as )?(?:process |pid[ =:]{0,3}))(\d{1,7})\b",
-    re.IGNORECASE,
-)
-# The same in other words; where one number is called a process, so are those that follow it.
-_RANK_NUMBER = re.compile(
-    r"\b(local[ _-]?)?rank[ =:_#]{0,2}(\d{1,7})\b(?: is| =| ->|:)? (?:pid ?)?(\d{2,7})\b"
-    r"(?! ?(?:MB|GB|ms|s|%|it)\b)",
-    re.IGNORECASE,
-)
-_PID_RANK = re.compile(
-    r"\bpid[ =:]{0,2}(\d{2,7})\b[ ,:=>(-]{0,4}(?:is |has )?(?:the )?(local[ _-]?)?"
-    r"rank[ =:_#]{0,2}(\d{1,7})\b",
-    re.IGNORECASE,
-)
 _PROGRESS = re.compile(
     r"\b(?:step|iteration|iter|epoch|global_step)\b.{0,3}\d|\bloss\b['\"]?\s?[=:]?\s?\d|\d+%\|",
     re.IGNORECASE,
@@ -131,6 +118,7 @@ class LogFacts:
         losses: The last line with a loss that is finite, of each rank.
         restarts: The lines where the launcher starts all ranks again, with the attempt from there.
         boot: When the machine was booted.
+        environ: The process whose environment is printed, and the line that says so.
     """
 
     kinds: Counter[str] = field(default_factory=Counter)
@@ -157,6 +145,7 @@ class LogFacts:
     losses: dict[int, int] = field(default_factory=dict)
     restarts: list[tuple[int, int]] = field(default_factory=list)
     boot: Stamp | None = None
+    environ: tuple[int, int] = (0, 0)
 
     def note(self, line: LogLine, row: int) -> None:
         """Take what any line tells by its prefixes, and what it says of the job."""
@@ -171,12 +160,26 @@ class LogFacts:
         if is_worker and (match := _WORKER.search(text)):
             self._note_worker((match[1], int(match[2])), min(int(match[3]), MAX_RANK))
         self._note_launcher(line, row)
+        if self._note_environ(text, row):
+            return
         match = _ENV_RANK.search(text) if "RANK" in text else None
         if match := match or _SAID_RANK.match(text):
             if int(match[1]) <= MAX_RANK and len(self.said_ranks) < _MAX_KEPT:
                 self.said_ranks.add(int(match[1]))
             if match.re is _SAID_RANK:
                 self.world_size = max(self.world_size, int(match[2]))
+
+    def _note_environ(self, text: str, row: int) -> bool:
+        """Take the rank in what is printed of the environment of a process; tell whether it is."""
+        if "/environ" in text and (match := ENVIRON.search(text)):
+            self.environ = int(match[1]), row
+        pid, begin = self.environ
+        is_own = bool(pid) and 0 <= row - begin <= _ENVIRON_LINES and "RANK=" in text
+        if is_own and (match := _ENV_RANK.search(text)) and len(self.rank_by_pid) < _MAX_KEPT:
+            self.rank_by_pid.setdefault(pid, set()).add(int(match[1]))
+            self.environ = 0, 0
+        # A row of ps has the environment of one of many processes.
+        return is_own or (" RANK=" in text and bool(next(list_rank_pids(text), None)))
 
     def _note_launcher(self, line: LogLine, row: int) -> None:
         """Take what a launcher tells of processes and attempts, and a kernel of its start."""
@@ -281,7 +284,9 @@ class LogFacts:
         rank = line.rank
         if rank != UNKNOWN_RANK and (rank in self.ranks or len(self.ranks) < _MAX_KEPT):
             self.ranks[rank] += 1
-            if line.pid and "RankID:" in line.owner:
+            # What passes on the lines of others writes a number of its own before them.
+            is_own = line.is_glog or line.is_nccl or "pid" in line.owner or "RankID:" in line.owner
+            if line.pid and is_own and not line.is_agent:
                 self._note_worker((line.node, line.pid), rank)
         if line.task != UNKNOWN_RANK and (line.task in self.tasks or len(self.tasks) < _MAX_KEPT):
             self.tasks[line.task] += 1
@@ -358,27 +363,12 @@ def _read_text(text: str, is_kernel: bool, is_agent: bool) -> _Told:  # noqa: FB
     is_progress = bool(word and _PROGRESS.search(text, begin))
     is_finite = is_progress and "loss" in small and bool(_FINITE.search(text, begin))
     kind = "kernel" if is_kernel and not is_progress else name_kind(text, is_agent=is_agent)
-    is_told = "rank" in small and ("pid" in small or "process " in small)
+    is_told = tells_of_processes(small)
     return _Told(
         kind,
         int(world[1]) if world else 0,
         int(pid[1]) if pid else None,
         is_progress,
         is_finite and not (("nan" in small or "inf" in small) and _NO_NUMBER.search(text)),
-        tuple(_list_rank_pids(text)) if is_told else (),
+        tuple(list_rank_pids(text)) if is_told else (),
     )
-
-
-def _list_rank_pids(text: str) -> Iterator[tuple[int, int, bool]]:
-    """Yield ranks and the numbers of their processes, and whether they are local ranks."""
-    known = set[str]()
-    for rank, number in _RANK_PID.findall(text):
-        known.add(number)
-        yield int(rank), int(number), False
-    for local, rank, number in _RANK_NUMBER.findall(text):
-        known.add(number)
-        yield int(rank), int(number), bool(local)
-    for number, local, rank in _PID_RANK.findall(text):
-        # In `rank 0 is pid 10, rank 1 is 11`, a process stands before the next rank, too.
-        if number not in known:
-            yield int(rank), int(number), bool(local)

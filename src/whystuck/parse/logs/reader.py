@@ -58,7 +58,7 @@ _FOUND_PER_LOOK = 10
 # What is looked at before a line, for its time and for the place of an error of syntax.
 _BEFORE_BYTES = 4096
 _BEFORE_LINES = 4
-_GDB_LINES = 128
+_STACK_LINES, _GDB_LINES = 12, 128
 
 
 class LogTables:
@@ -340,7 +340,7 @@ class LogReader:
     def _count_before(self, data: bytes, start: int) -> int:
         """Tell how many lines before a stack are of use: gdb prints one for each thread."""
         is_gdb = data.rfind(b"LWP", max(0, start - _BEFORE_BYTES), start) >= 0
-        return _GDB_LINES if is_gdb else _BEFORE_LINES
+        return _GDB_LINES if is_gdb else _STACK_LINES
 
     def _lines_before(self, data: bytes, start: int, count: int = _BEFORE_LINES) -> list[bytes]:
         """Return the few lines before a place."""
