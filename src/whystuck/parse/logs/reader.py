@@ -175,7 +175,7 @@ class LogReader:
 
     def _find_labels(self, head: bytes) -> None:
         self._parsed = {}
-        self._labels = find_labels(split_lines(head), self._parsed)
+        self._labels = find_labels(split_lines(COLOUR.sub(b"", head)), self._parsed)
         if self._labels:
             self._parsed = {}  # what has labels is parsed otherwise
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from whystuck.diagnose import codes
@@ -23,6 +24,10 @@ _PLACES = 3
 _SIGTERM, _SIGKILL = 15, 9
 # It has a case of its own.
 _ABORT = "mpi.abort"
+# Torch's distributed checkpoints collect what all ranks raise.
+_FAILED = re.compile(r"CheckpointException(?::)? ranks:dict_keys\(\[([\d, ]{1,4000})")
+# A host has no more devices.
+_MOST_DEVICES = 16
 _NO_SPACE = "No space left on device"
 
 
@@ -62,7 +67,9 @@ def _list_loose(
     told = {(item.artifact, item.rank) for item in view.exceptions}
     raised = {item.rank for item in view.exceptions} - {-1}
     loose = []
-    for event in view.list_events(codes.PYTHON_EXCEPTION, "cause"):
+    # What says that a file system is gone has a code of its own, and is raised all the same.
+    events = (*view.list_events(codes.PYTHON_EXCEPTION, "cause"), *_list_stale(view))
+    for event in events:
         is_known = (event.artifact, event.rank) in told or event.rank in raised
         is_known = is_known or (event.rank < 0 and bool(found))
         if is_known or event.signature == _ABORT or view.is_of_machine(event) or not is_said(event):
@@ -89,9 +96,28 @@ def _list_loose(
     return loose
 
 
+def _list_stale(view: LogView) -> Iterator[LogEvent]:
+    for event in view.list_signatures("py.stale_fs"):
+        if event.role == "cause" and event.text.strip().partition(":")[0].endswith("Error"):
+            yield event
+
+
+def _list_named(items: Iterable[PythonException]) -> tuple[int, ...]:
+    """Return the ranks that torch's checkpoints say have failed, as one rank prints it for all."""
+    found = set[int]()
+    for item in items:
+        for one in (item, *item.origins):
+            if match := _FAILED.search(f"{one.type}: {one.message}"):
+                found |= {int(rank) for rank in re.findall(r"\d{1,7}", match[1])}
+    return tuple(sorted(found))
+
+
 def _find_who(view: LogView, group: Alike) -> _Who:
     """Tell whom an exception is about: the ranks that raised it, their host, or nobody."""
-    ranks = group.ranks
+    named = _list_named(group.items)
+    ranks = named or group.ranks
+    if len(named) > 1 and set(named) >= view.ranks:
+        return _Who(named, is_common=True)
     if not ranks:
         return _find_nameless(view, group)
     is_most = 2 * len(ranks) >= len(view.ranks)
@@ -106,10 +132,23 @@ def _find_who(view: LogView, group: Alike) -> _Who:
 def _find_host(view: LogView, ranks: Sequence[int]) -> str:
     """Return the host whose ranks, all of them and nobody else, raised an exception."""
     hosts = {view.node_by_rank.get(rank, "") for rank in ranks}
-    if len(hosts) != 1 or "" in hosts or len(view.hosts) < 2 or len(ranks) < 2:  # noqa: PLR2004
+    if len(hosts) != 1 or "" in hosts or len(ranks) < 2:  # noqa: PLR2004
+        return ""
+    if len(view.hosts) < 2 and not _are_block(view, ranks):  # noqa: PLR2004
         return ""
     host = hosts.pop()
     return host if view.list_ranks_on(host) <= set(ranks) else ""
+
+
+def _are_block(view: LogView, ranks: Sequence[int]) -> bool:
+    """Tell whether ranks are of one host among several of which no other is named.
+
+    Hosts have their ranks one after the other, and no more of them than devices.
+    """
+    others = view.told_ranks - set(ranks) - {-1}
+    is_apart = all(not min(ranks) < rank < max(ranks) for rank in others)
+    span = max((*ranks, *others)) - min((*ranks, *others))
+    return bool(others) and is_apart and max(ranks) - min(ranks) < _MOST_DEVICES <= span
 
 
 def _find_nameless(view: LogView, group: Alike) -> _Who:
