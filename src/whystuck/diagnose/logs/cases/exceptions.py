@@ -47,6 +47,7 @@ def make_exceptions(view: LogView) -> Iterator[Case]:
         # torch's own hook names the rank of what ends a process; the others are of no rank's end.
         found = tuple(item for item in found if item.rank >= 0)
     loose = _list_loose(view, found)
+    found = _drop_collected(found)
     line_by_item = {id(item): event for item, event in loose}
     groups = group_alike((*found, *(item for item, _ in loose)))
     for group in list_first(groups, lambda group: find_time(group.items)):
@@ -102,6 +103,13 @@ def _list_stale(view: LogView) -> Iterator[LogEvent]:
             yield event
 
 
+def _drop_collected(found: tuple[PythonException, ...]) -> tuple[PythonException, ...]:
+    """Leave out what says that a checkpoint failed on ranks whose own exceptions are told."""
+    collected = {id(item): _list_named([item]) for item in found}
+    own = {item.rank for item in found if not collected[id(item)]}
+    return tuple(item for item in found if own.isdisjoint(collected[id(item)]))
+
+
 def _list_named(items: Iterable[PythonException]) -> tuple[int, ...]:
     """Return the ranks that torch's checkpoints say have failed, as one rank prints it for all."""
     found = set[int]()
@@ -114,7 +122,9 @@ def _list_named(items: Iterable[PythonException]) -> tuple[int, ...]:
 
 def _find_who(view: LogView, group: Alike) -> _Who:
     """Tell whom an exception is about: the ranks that raised it, their host, or nobody."""
-    named = _list_named(group.items)
+    printed = {(item.artifact, item.rank) for item in group.items}
+    told = (item for item in view.exceptions if (item.artifact, item.rank) in printed)
+    named = _list_named((*group.items, *told))
     ranks = named or group.ranks
     if len(named) > 1 and set(named) >= view.ranks:
         return _Who(named, is_common=True)

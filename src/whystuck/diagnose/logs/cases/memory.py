@@ -75,6 +75,8 @@ def _make_kernel_kills(view: LogView) -> Iterator[Case]:
         what = "the memory limit of its cgroup" if "cgroup" in events[0].text else "host memory"
         on = f" on {node}" if node else ""
         comm = _find_comm(events[0])
+        if rank >= 0 and comm.startswith("pt_"):
+            who = f"a loader worker of {who}"
         is_own = rank >= 0 or bool(_RANK_COMM.search(comm) and view.has_job_logs)
         is_own = is_own and view.is_felt(time) is not False
         yield Case(
@@ -277,10 +279,8 @@ def _make_own(view: LogView) -> Iterator[Case]:
     struck = {rank for host in hosts if len(on := view.list_ranks_on(host)) == 1 for rank in on}
     texts = [*(event.text for event in events), *(item.message for item in exceptions)]
     ended = _list_ray_ranks(view, texts)
-    struck, hosts = (
-        ended or struck,
-        hosts | {found[1] for found in map(_RAY_NODE.search, texts) if found},
-    )
+    struck = ended or struck
+    hosts |= {found[1] for found in map(_RAY_NODE.search, texts) if found}
     ranks = tuple(sorted({*list_ranks(events), *list_ranks(exceptions), *struck}))
     everywhere = view.is_everywhere(ranks)
     is_worker = any("DataLoader worker" in item.text for item in events)

@@ -35,9 +35,9 @@ def make_process_states(view: LogView) -> Iterator[Case]:
         for row in rows
         if row.groups["state"][0] == "D" and _FILE_WAITS.match(row.groups.get("wait") or "")
     ]
-    if stopped and 2 * len(stopped) < len(rows):
+    if _are_few(view, stopped, rows):
         yield _make_case(view, codes.PROCESS_STOPPED, stopped, "is stopped and does not run at all")
-    elif kept and 2 * len(kept) < len(rows):
+    elif _are_few(view, kept, rows):
         yield _make_case(
             view,
             codes.STORAGE_STALLED,
@@ -47,11 +47,29 @@ def make_process_states(view: LogView) -> Iterator[Case]:
         )
 
 
+def _are_few(view: LogView, odd: Sequence[LogEvent], rows: Sequence[LogEvent]) -> bool:
+    """Tell whether few of the listed processes are so, or all those of a few of many ranks."""
+    if 2 * len(odd) < len(rows):
+        return bool(odd)
+    owners = {_find_rank(view, row) for row in odd}
+    return None not in owners and 0 < 2 * len(owners) < len(view.ranks)
+
+
+def _find_rank(view: LogView, row: LogEvent) -> int | None:
+    """Return the rank that a process is, or else is a child of."""
+    rank = view.find_rank_of_pid(int(row.groups["pid"]), row.node)
+    parent = int(row.groups.get("parent") or 0)
+    return view.find_rank_of_pid(parent, row.node) if rank is None and parent > 1 else rank
+
+
 def _make_case(view: LogView, code: str, rows: Sequence[LogEvent], what: str) -> Case:
     pids = sorted({int(row.groups["pid"]) for row in rows})
-    found = {view.find_rank_of_pid(int(row.groups["pid"]), row.node) for row in rows}
+    found = {_find_rank(view, row) for row in rows}
     ranks = tuple(sorted(rank for rank in found if rank is not None))
-    who = name_ranks(ranks) if ranks else f"process {', '.join(map(str, pids))}"
+    own = {view.find_rank_of_pid(pid) for pid in pids} - {None}
+    who = f"process {', '.join(map(str, pids))}"
+    if ranks:
+        who = name_ranks(ranks) if own else f"a child of {name_ranks(ranks)}"
     state = rows[0].groups["state"]
     details = {"state": state[0]}
     if code == codes.STORAGE_STALLED:

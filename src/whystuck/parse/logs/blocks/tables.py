@@ -179,6 +179,8 @@ class TableReader:
             self._end_soon()
             return
         groups = {"pid": pid[:9], "state": state, "command": cells[-1][:200]}
+        if (parent := told.get("PPID", "")).isdecimal():
+            groups["parent"] = parent[:9]
         yield TabledSeen("table.process", row, line, groups | {"wait": told.get("WCHAN", "")})
 
     def _end_soon(self) -> None:
