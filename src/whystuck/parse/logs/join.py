@@ -228,7 +228,7 @@ class LogIndex:
             self._note_node(rank, host)
         for pid, ranks in facts.rank_by_pid.items():
             for rank in ranks:
-                self.processes.note(log.node, pid, rank)
+                self.processes.note(log.node, pid, rank, is_said=True)
         for member in list_owners(log.source.part.ras, self.world_size):
             self.processes.note(member.host, member.pid, member.rank)
             self._note_node(member.rank, member.host)

@@ -15,13 +15,19 @@ class Processes:
 
     def __init__(self) -> None:
         self._ranks: dict[tuple[str, int], set[int]] = {}
+        self._written: dict[tuple[str, int], set[int]] = {}
         self._by_pid: dict[int, set[int]] = {}
 
-    def note(self, node: str, pid: int, rank: int) -> None:
-        """Take that a process is of a rank; of two ranks that are told of one, it is neither."""
+    def note(self, node: str, pid: int, rank: int, *, is_said: bool = False) -> None:
+        """Take that a process is of a rank; of two ranks that are told of one, it is neither.
+
+        What people say of it is ``is_said``; the rest is what processes and tools write.
+        """
         if pid > 0 and 0 <= rank <= MAX_RANK and len(self._ranks) < _MAX_KEPT:
             self._ranks.setdefault((node, pid), set()).add(rank)
             self._by_pid.setdefault(pid, set()).add(rank)
+            if not is_said:
+                self._written.setdefault((node, pid), set()).add(rank)
 
     def doubt(self, node: str, pid: int) -> None:
         """Take that a number on a host is of several processes."""
@@ -45,6 +51,11 @@ class Processes:
     def find_on(self, node: str, pid: int) -> int:
         """Return the rank of a process of which the host is told; unknown where two are."""
         found = self._ranks.get((node, pid), set())
+        return next(iter(found)) if len(found) == 1 else UNKNOWN_RANK
+
+    def find_written(self, node: str, pid: int) -> int:
+        """Return the rank that processes and tools write of a process; unknown where of two."""
+        found = self._written.get((node, pid), set())
         return next(iter(found)) if len(found) == 1 else UNKNOWN_RANK
 
     def list_ranks(self) -> Mapping[tuple[str, int], frozenset[int]]:

@@ -59,7 +59,7 @@ def _find_shared(stacks: Iterable[StackSeen]) -> set[int]:
 
 def _find_rank(index: LogIndex, log: KnownLog, seen: StackSeen) -> int:
     if seen.rank != UNKNOWN_RANK:
-        told = index.processes.find_on(seen.node or seen.line.node or log.node, seen.pid)
+        told = index.processes.find_written(seen.node or seen.line.node or log.node, seen.pid)
         return seen.rank if told in (UNKNOWN_RANK, seen.rank) else UNKNOWN_RANK
     rank = index.find_rank(log, seen.line)
     if rank == UNKNOWN_RANK and seen.pid:
