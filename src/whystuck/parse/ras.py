@@ -116,6 +116,7 @@ class _Text:
 
     comms: dict[str, _Draft] = field(default_factory=dict)
     sizes: dict[int, int] = field(default_factory=dict)
+    comms_of: dict[int, int] = field(default_factory=dict)
     seen: int = 0
     processes: list[RasProcess] = field(default_factory=list)
     numbers: dict[str, int] = field(default_factory=dict)
@@ -136,7 +137,14 @@ class _Text:
     def _read_group(self, match: re.Match[str]) -> None:
         self.sizes[int(match[1])] = int(match[2])
         comms = _COMMS_IN_GROUP.match(match[0])
+        self.comms_of[int(match[2])] = self.comms_of.get(int(match[2]), 0)
+        self.comms_of[int(match[2])] += int(comms[1]) if comms else 0
         self.seen += int(comms[1]) if comms else 0
+
+    @property
+    def alike(self) -> int:
+        """How many communicators are as large as the largest one."""
+        return self.comms_of.get(max(self.comms_of, default=0), 1)
 
     def _read_comm(self, match: re.Match[str]) -> None:
         self.draft = self.comms.setdefault(_name_comm(match[2]), _Draft())
@@ -244,6 +252,7 @@ def _parse_text(text: str) -> RasStatus:
         dead=reader.numbers.get("dead", 0),
         silent=reader.numbers.get("silent", 0),
         timeouts=reader.numbers.get("timeouts", 0),
+        alike=reader.alike,
     )
 
 
@@ -280,6 +289,7 @@ def parse_ras_lines(lines: Iterable[str], *, artifact: str = "") -> RasStatus:
         silent=reader.numbers.get("silent", 0),
         timeouts=reader.numbers.get("timeouts", 0),
         artifact=artifact,
+        alike=reader.alike,
     )
 
 

@@ -99,6 +99,7 @@ def read_ras_json(text: str) -> RasStatus:
         comms=tuple(comm for comm in comms if _is_odd(comm)),
         comms_seen=len(comms),
         largest=largest.size,
+        alike=sum(comm.size == largest.size for comm in answer.communicators),
         processes=tuple(sorted(processes, key=lambda one: (one.host, one.pid))),
         dead=dead,
         silent=len(processes) - dead,

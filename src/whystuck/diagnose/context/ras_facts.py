@@ -66,6 +66,18 @@ def choose_answer(evidence: Evidence) -> RasStatus | None:
     return max(evidence.ras, key=lambda one: one.comms_seen, default=None)
 
 
+def has_moved(evidence: Evidence) -> bool:
+    """Return whether a later answer shows that those that were behind went on: the job runs."""
+    answers: dict[tuple[str, str], list[list[int]]] = {}
+    for status in evidence.ras:
+        for comm in status.comms:
+            for counts in _by_kind(comm):
+                told = answers.setdefault((comm.hash, counts[0].op), [])
+                told.append([one.issued for one in counts])
+    # Who is behind in one answer is past all of the other one.
+    return any(min(one) > max(other) for told in answers.values() for one in told for other in told)
+
+
 def has_network_error(evidence: Evidence) -> bool:
     """Return whether NCCL reports an error of the network or of the system below it."""
     status = choose_answer(evidence)
@@ -100,7 +112,7 @@ def find_laggards(evidence: Evidence, ranks: Collection[int]) -> Laggard | None:
         The ranks and why.
     """
     status = choose_answer(evidence)
-    if status is None:
+    if status is None or has_moved(evidence):
         return None
     names = _Names(evidence, len(ranks), status)
     lags = [lag for comm in status.comms for lag in _list_lags(comm, names)]
@@ -122,7 +134,7 @@ def find_late_processes(evidence: Evidence) -> LateProcesses | None:
     to ranks, but it tells their processes. With more than one such communicator, they may be among
     those that wait in another one.
     """
-    status = choose_answer(evidence)
+    status = None if has_moved(evidence) else choose_answer(evidence)
     odd = [comm for comm in (status.comms if status else ()) if comm.counts or comm.missing]
     kinds = list(_by_kind(odd[0])) if len(odd) == 1 and not odd[0].missing else []
     if len(kinds) != 1:
@@ -249,7 +261,9 @@ class _Names:
     """Tells which ranks of the job the members of communicators are."""
 
     def __init__(self, evidence: Evidence, ranks: int, status: RasStatus) -> None:
-        self._world = max(ranks, status.largest)
+        # Of several that are the largest, none is that of all ranks, unless so many are known.
+        is_of_all = status.alike <= 1 or ranks == status.largest
+        self._world = max(ranks, status.largest if is_of_all else status.largest + 1)
         self._by_owner: dict[tuple[str, int], set[int]] = {}
         self._by_pid: Mapping[int, frozenset[int]] = {}
         if status.members and status.largest == self._world:

@@ -258,9 +258,11 @@ def _drop_doubted(roots: list[Case]) -> list[Case]:
 
 def _is_same_failure(one: Case, other: Case) -> bool:
     """Tell whether two cases are about one failure of the same ranks, seen twice."""
-    if one.tier >= BUSY or other.tier >= BUSY or one.code == other.code:
+    if one.tier >= BUSY or other.tier >= BUSY:
         return False
-    if not one.told_by.isdisjoint(other.told_by):
+    if one.code == other.code and (one.tier == other.tier or len(one.ranks) > 1):
+        return False  # what a machine tells of the device of a rank, its rank tells, too
+    if one.code != other.code and not one.told_by.isdisjoint(other.told_by):
         return True
     return bool(one.ranks) and set(one.ranks) == set(other.ranks)
 

@@ -7,7 +7,7 @@ number means nothing outside its group, which newer releases of torch name in a 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -36,6 +36,7 @@ _NO_SIZE = 1 << 63
 # count by themselves.
 _NEAR, _LATE = 16, 100
 _FEW = 3
+_SIZES = 2
 _TRANSFERS = {"send", "recv", "recvAnySource", "coalesced"}
 
 
@@ -224,6 +225,20 @@ def _are_of_one(members: Mapping[int, int]) -> bool:
     is_whole = set(members.values()) == set(range(len(members)))
     is_of_all = all(member == rank for rank, member in members.items())
     return len(members) >= _FEW and (is_whole or is_of_all)
+
+
+def is_one_call(ops: Sequence[ToldOp], odd: Collection[int]) -> bool:
+    """Tell whether ranks made one call, of which a few gave a tensor of nearly the same size.
+
+    Early in a job, each group has an op of the same number. Those of several groups are not alike
+    but for a few elements, and not all of their members have the numbers that the job gives them.
+    """
+    sizes = {op.sizes[0][0] for op in ops if op.sizes[0]}
+    is_near = len(sizes) == _SIZES and min(sizes) > max(sizes) / 2 > 1
+    are_alike = len({op.op for op in ops}) == 1 and all(op.sizes[0] for op in ops)
+    is_whole = {op.rank for op in ops} == set(range(len(ops))) and len(ops) > _FEW
+    members = _list_members(ops)
+    return len(odd) == 1 and is_near and are_alike and is_whole and _are_of_one(members)
 
 
 def _fill(

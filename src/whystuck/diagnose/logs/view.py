@@ -197,12 +197,13 @@ class LogView:
         for item in self._tellers:
             if item.pid and item.rank >= 0:
                 note(item.pid, item.node, item.rank)
+        for (node, pid), ranks in self.evidence.logs.ranks_by_process.items():
+            found.setdefault(pid, {}).setdefault(_shorten(node), set()).update(ranks)
         for series in self.evidence.memory:
             for pid in (series.pid, *series.worker_pids):
                 note(pid, series.node, series.rank)
-        for sample in self.evidence.stacks:
-            if sample.rank >= 0 and sample.pid:
-                note(sample.pid, self.node_by_rank.get(sample.rank, ""), sample.rank)
+        for sample in (one for one in self.evidence.stacks if one.rank >= 0 and one.pid):
+            note(sample.pid, self.node_by_rank.get(sample.rank, ""), sample.rank)
         for file in self.files:
             for rank, pid in file.pid_by_rank.items():
                 note(pid, self.node_by_rank.get(rank, ""), rank)

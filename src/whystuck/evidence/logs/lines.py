@@ -138,12 +138,17 @@ class LogCluster:
 
 @dataclass(frozen=True, slots=True)
 class Logs:
-    """All that logs tell, but for exceptions and exits, which have tables of their own."""
+    """All that logs tell, but for exceptions and exits, which have tables of their own.
+
+    ``ranks_by_process`` has all ranks that are told of each process, by host and number: of two,
+    neither is to be named.
+    """
 
     files: tuple[LogFile, ...] = ()
     events: tuple[LogEvent, ...] = ()
     clusters: tuple[LogCluster, ...] = ()
     attempts: int = 1
+    ranks_by_process: Mapping[tuple[str, int], frozenset[int]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         """Return the number of known lines."""

@@ -74,8 +74,8 @@ class RasStatus:
     """One answer of RAS.
 
     ``comms`` are the communicators with something to tell of. ``comms_seen`` counts all of them,
-    ``largest`` is the number of members of the largest one, and
-    ``members`` are these, as far as JSON tells them.
+    ``largest`` is the number of members of the largest one, ``alike`` how many are so large, and
+    ``members`` are its members, as far as JSON tells them.
     """
 
     version: str = ""
@@ -88,6 +88,7 @@ class RasStatus:
     timeouts: int = 0
     artifact: str = ""
     members: tuple[RasMember, ...] = ()
+    alike: int = 1
 
     @property
     def is_even(self) -> bool:

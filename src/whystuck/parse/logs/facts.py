@@ -14,6 +14,7 @@ from whystuck.evidence.logs.lines import UNKNOWN_RANK
 from whystuck.evidence.ranks import MAX_RANK
 from whystuck.parse.logs.line_texts import read_text
 from whystuck.parse.logs.lines import LogLine
+from whystuck.parse.logs.process_words import ENVIRON, list_rank_pids
 from whystuck.parse.logs.times import Stamp, read_stamp
 
 FACT_MARKS = (
@@ -25,7 +26,10 @@ FACT_MARKS = (
     b" world_rank=",
     b", RankID:",
     b" spawned with command",
+    b"/environ",
 )
+# So many lines behind the command that prints the environment of a process.
+_ENVIRON_LINES = 12
 # Of the sampled lines, the share that makes a log one of a kind.
 _SHARE = 0.5
 _MAX_KEPT = 20_000
@@ -98,6 +102,7 @@ class LogFacts:
         losses: The last line with a loss that is finite, of each rank.
         restarts: The lines where the launcher starts all ranks again, with the attempt from there.
         boot: When the machine was booted.
+        environ: The process whose environment is printed, and the line that says so.
     """
 
     kinds: Counter[str] = field(default_factory=Counter)
@@ -124,6 +129,7 @@ class LogFacts:
     losses: dict[int, int] = field(default_factory=dict)
     restarts: list[tuple[int, int]] = field(default_factory=list)
     boot: Stamp | None = None
+    environ: tuple[int, int] = (0, 0)
 
     def note(self, line: LogLine, row: int) -> None:
         """Take what any line tells by its prefixes, and what it says of the job."""
@@ -138,12 +144,26 @@ class LogFacts:
         if is_worker and (match := _WORKER.search(text)):
             self._note_worker((match[1], int(match[2])), min(int(match[3]), MAX_RANK))
         self._note_launcher(line, row)
+        if self._note_environ(text, row):
+            return
         match = _ENV_RANK.search(text) if "RANK" in text else None
         if match := match or _SAID_RANK.match(text):
             if int(match[1]) <= MAX_RANK and len(self.said_ranks) < _MAX_KEPT:
                 self.said_ranks.add(int(match[1]))
             if match.re is _SAID_RANK:
                 self.world_size = max(self.world_size, int(match[2]))
+
+    def _note_environ(self, text: str, row: int) -> bool:
+        """Take the rank in what is printed of the environment of a process; tell whether it is."""
+        if "/environ" in text and (match := ENVIRON.search(text)):
+            self.environ = int(match[1]), row
+        pid, begin = self.environ
+        is_own = bool(pid) and 0 <= row - begin <= _ENVIRON_LINES and "RANK=" in text
+        if is_own and (match := _ENV_RANK.search(text)) and len(self.rank_by_pid) < _MAX_KEPT:
+            self.rank_by_pid.setdefault(pid, set()).add(int(match[1]))
+            self.environ = 0, 0
+        # A row of ps has the environment of one of many processes.
+        return is_own or (" RANK=" in text and bool(next(list_rank_pids(text), None)))
 
     def _note_launcher(self, line: LogLine, row: int) -> None:
         """Take what a launcher tells of processes and attempts, and a kernel of its start."""
@@ -248,7 +268,9 @@ class LogFacts:
         rank = line.rank
         if rank != UNKNOWN_RANK and (rank in self.ranks or len(self.ranks) < _MAX_KEPT):
             self.ranks[rank] += 1
-            if line.pid and "RankID:" in line.owner:
+            # What passes on the lines of others writes a number of its own before them.
+            is_own = line.is_glog or line.is_nccl or "pid" in line.owner or "RankID:" in line.owner
+            if line.pid and is_own and not line.is_agent:
                 self._note_worker((line.node, line.pid), rank)
         if line.task != UNKNOWN_RANK and (line.task in self.tasks or len(self.tasks) < _MAX_KEPT):
             self.tasks[line.task] += 1

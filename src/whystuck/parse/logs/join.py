@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
 from whystuck.evidence.logs.lines import UNKNOWN_RANK, LogFile, LogTime
 from whystuck.evidence.ranks import MAX_RANK
+from whystuck.parse.logs.blocks.ras import list_owners
 from whystuck.parse.logs.exits import ExitSeen
+from whystuck.parse.logs.known_logs import (
+    KnownLog,
+    find_own_rank,
+    take_indices,
+    take_locals,
+)
 from whystuck.parse.logs.lines import LogLine
 from whystuck.parse.logs.log_inputs import LogInput
 from whystuck.parse.logs.members import Members
 from whystuck.parse.logs.names import is_hostlike
 from whystuck.parse.logs.parts import LogPart
+from whystuck.parse.logs.processes import Processes
 from whystuck.parse.logs.times import Anchor, Stamp, place_stamp
 
 MACHINES = {"kernel", "events", "scheduler", "service"}
-# Names that count machines.
-_NODES = re.compile(r"(?:node|host|machine)[_\-.]?[a-z]?$", re.IGNORECASE)
 
 
 @dataclass(slots=True)
@@ -34,19 +39,6 @@ class Owner:
     time: LogTime | None
 
 
-@dataclass(slots=True)
-class KnownLog:
-    """One log, and what is known of it."""
-
-    source: LogInput
-    kind: str = ""
-    rank: int = UNKNOWN_RANK
-    node: str = ""
-    attempt: int = 0
-    tasks_are_ranks: bool = True
-    anchor: Anchor = field(default_factory=Anchor)
-
-
 class LogIndex:
     """Knows whose each line of some logs is."""
 
@@ -54,7 +46,7 @@ class LogIndex:
         """Work out what the logs tell of each other."""
         self.logs = [KnownLog(source) for source in sources]
         self.world_size = max((_world_of(log.source.part) for log in self.logs), default=0)
-        self._rank_by_pid: dict[tuple[str, int], int] = {}
+        self.processes = Processes()
         self._rank_by_local: dict[tuple[str, int], set[int]] = defaultdict(set)
         self._local_only: dict[int, set[int]] = defaultdict(set)
         self._hosts = self._find_hosts()
@@ -111,12 +103,7 @@ class LogIndex:
 
     def rank_of_pid(self, node: str, pid: int) -> int:
         """Tell the rank of a process, if only one can be meant."""
-        if (node, pid) in self._rank_by_pid:
-            return self._rank_by_pid[node, pid]
-        if node:
-            return self._rank_by_pid.get(("", pid), UNKNOWN_RANK)
-        found = self._ranks_by_pid.get(pid, ())
-        return next(iter(found)) if len(found) == 1 else UNKNOWN_RANK
+        return self.processes.find(node, pid)
 
     def rank_of_local(self, node: str, local: int, log: KnownLog) -> int:
         """Tell the rank of a local rank of a host."""
@@ -146,13 +133,6 @@ class LogIndex:
         return Members(seen for log in self.logs for seen in log.source.part.events)
 
     @cached_property
-    def _ranks_by_pid(self) -> Mapping[int, set[int]]:
-        found = defaultdict[int, set[int]](set)
-        for (_, pid), rank in self._rank_by_pid.items():
-            found[pid].add(rank)
-        return found
-
-    @cached_property
     def _is_one_host(self) -> bool:
         launchers = sum(log.kind in ("merged", "agent") for log in self.logs)
         return len(self._hosts) <= 1 and launchers <= 1
@@ -163,11 +143,6 @@ class LogIndex:
             return False
         others = {one for (host, _), ranks in self._rank_by_local.items() for one in ranks if host}
         return all(rank < 64 for rank in others)  # noqa: PLR2004
-
-    @property
-    def node_by_rank(self) -> Mapping[int, str]:
-        """The hosts of ranks."""
-        return self._node_by_rank
 
     def rank_of_node(self, node: str) -> int:
         """Tell the rank of a host or pod that has only one."""
@@ -209,12 +184,12 @@ class LogIndex:
         for log in self.logs:
             if log.kind in MACHINES:
                 continue
-            log.rank = _find_own_rank(log.source)
+            log.rank = find_own_rank(log.source)
             if log.rank == UNKNOWN_RANK and log.source.name.index is not None:
                 series[log.source.name.series].append(log)
         for group in series.values():
-            _take_indices(group)
-        _take_locals([log for log in self.logs if log.kind not in MACHINES], self.world_size)
+            take_indices(group)
+        take_locals([log for log in self.logs if log.kind not in MACHINES], self.world_size)
         for log in self.logs:
             if log.rank != UNKNOWN_RANK:
                 log.kind = "rank"
@@ -222,7 +197,7 @@ class LogIndex:
                 log.kind = "merged"
 
     def _note_processes(self) -> None:
-        self._node_by_rank: dict[int, str] = {}
+        self.node_by_rank: dict[int, str] = {}
         self._ranks_by_node: dict[str, set[int]] = defaultdict(set)
         largest = max(
             (comm.size for log in self.logs for comm in log.source.part.facts.comms.values()),
@@ -231,26 +206,44 @@ class LogIndex:
         for log in self.logs:
             facts = log.source.part.facts
             self._note_comms(log, largest)
-            for (host, pid), rank in facts.workers.items():
-                self._rank_by_pid.setdefault((host, pid), rank)
-                self._note_node(rank, host)
+            self._note_told(log)
             for rank, node in facts.node_by_rank.items():
                 self._note_node(rank, node)
             if log.rank != UNKNOWN_RANK:
                 self._note_node(log.rank, log.node)
-                for pid in facts.pids:
-                    self._rank_by_pid.setdefault((log.node, pid), log.rank)
             for local, ranks in facts.rank_by_local.items():
                 self._rank_by_local[log.node, local] |= ranks
             for seen in log.source.part.exits:
                 self._note_exit(log, seen)
         for log in self.logs:
-            for pid, rank in self._list_spawned(log):
-                self._rank_by_pid.setdefault((log.node, pid), rank)
+            self._note_guesses(log)
+
+    def _note_told(self, log: KnownLog) -> None:
+        """Take which process is which rank, as ranks, people and NCCL's RAS tell."""
+        facts = log.source.part.facts
+        for (host, pid), rank in facts.workers.items():
+            if rank == UNKNOWN_RANK:
+                self.processes.doubt(host, pid)
+            self.processes.note(host, pid, rank)
+            self._note_node(rank, host)
+        for pid, ranks in facts.rank_by_pid.items():
+            for rank in ranks:
+                self.processes.note(log.node, pid, rank, is_said=True)
+        for member in list_owners(log.source.part.ras, self.world_size):
+            self.processes.note(member.host, member.pid, member.rank)
+            self._note_node(member.rank, member.host)
+
+    def _note_guesses(self, log: KnownLog) -> None:
+        for pid in log.source.part.facts.pids if log.rank != UNKNOWN_RANK else ():
+            self.processes.note_guess(log.node, pid, log.rank)
+        for pid, rank in self._list_spawned(log):
+            self.processes.note_guess(log.node, pid, rank)
 
     def _list_spawned(self, log: KnownLog) -> Iterator[tuple[int, int]]:
-        """Yield the processes that a launcher says it started, with their ranks."""
-        for pid, local in log.source.part.facts.local_by_pid.items():
+        """Yield the processes that a launcher says it started or ended, with their ranks."""
+        part = log.source.part
+        ended = [(seen.pid, seen.local) for seen in part.exits if seen.pid and seen.local >= 0]
+        for pid, local in (*part.facts.local_by_pid.items(), *ended):
             rank = self.rank_of_local(log.node, local, log)
             if rank != UNKNOWN_RANK:
                 yield pid, rank
@@ -260,14 +253,14 @@ class LogIndex:
             # Ranks of smaller communicators are those of their group.
             rank = comm.rank if comm.size == largest else log.rank
             if rank != UNKNOWN_RANK:
-                self._rank_by_pid.setdefault((host, pid), rank)
+                self.processes.note(host, pid, rank)
                 self._note_node(rank, host)
 
     def _note_exit(self, log: KnownLog, seen: ExitSeen) -> None:
         node = seen.node or log.node
         if seen.rank != UNKNOWN_RANK:
             self._note_node(seen.rank, node)
-            self._rank_by_pid.setdefault((node, seen.pid), seen.rank)
+            self.processes.note(node, seen.pid, seen.rank)
             if seen.local >= 0:
                 self._rank_by_local[node, seen.local].add(seen.rank)
         elif seen.task != UNKNOWN_RANK and log.tasks_are_ranks:
@@ -275,7 +268,7 @@ class LogIndex:
 
     def _note_node(self, rank: int, node: str) -> None:
         if node and rank != UNKNOWN_RANK:
-            self._node_by_rank.setdefault(rank, node)
+            self.node_by_rank.setdefault(rank, node)
             self._ranks_by_node[node].add(rank)
 
     def _place(self) -> None:
@@ -300,9 +293,9 @@ class LogIndex:
         clock = log.node or source.artifact
         first, last = (place_stamp(one, log.anchor, clock) for one in (facts.first, facts.last))
         comms = {
-            self._rank_by_pid[key]: (key, comm)
+            rank: (key, comm)
             for key, comm in facts.comms.items()
-            if key in self._rank_by_pid
+            if (rank := self.processes.find_on(*key)) != UNKNOWN_RANK
         }
         ranks = set(facts.ranks)
         if log.tasks_are_ranks:
@@ -323,8 +316,12 @@ class LogIndex:
                 pids.setdefault(seen.rank, seen.pid)
             if seen.rank != UNKNOWN_RANK and seen.local >= 0:
                 locals_.setdefault(seen.rank, seen.local)
-        known = (ranks | comms.keys() | set(facts.workers.values())) & self._node_by_rank.keys()
-        nodes = {rank: self._node_by_rank[rank] for rank in known}
+        told = {
+            *facts.workers.values(),
+            *(one.rank for one in list_owners(part.ras, self.world_size)),
+        }
+        known = (ranks | comms.keys() | told) & self.node_by_rank.keys()
+        nodes = {rank: self.node_by_rank[rank] for rank in known}
         return LogFile(
             artifact=source.artifact,
             kind=log.kind,
@@ -351,50 +348,3 @@ def _world_of(part: LogPart) -> int:
 
 def _are_ranks(rank_by_task: Mapping[int, set[int]]) -> bool:
     return all(ranks == {task} for task, ranks in rank_by_task.items())
-
-
-def _find_own_rank(source: LogInput) -> int:
-    """Tell the rank whose output a log is, as its folder, its name or its text say."""
-    if source.rank is not None:
-        return source.rank
-    if source.name.rank is not None:
-        return source.name.rank
-    facts = source.part.facts
-    said = facts.said_ranks
-    if len(said) == 1 and not set(facts.ranks) - said:
-        return next(iter(said))
-    return UNKNOWN_RANK
-
-
-def _take_locals(logs: list[KnownLog], world_size: int) -> None:
-    """Take local ranks for ranks, where the logs of one launcher are there and nothing objects."""
-    names = {id(log): log.source.name for log in logs if log.rank == UNKNOWN_RANK}
-    group = [log for log in logs if id(log) in names and log.source.name.local is not None]
-    locals_ = {log.source.name.local or 0 for log in group}
-    if len({log.source.name.root for log in group}) != 1:
-        return
-    said = [(log.source.name.local, set(log.source.part.facts.ranks)) for log in group]
-    said += [(log.source.name.local, log.source.part.facts.said_ranks) for log in group]
-    told = [(local, ranks) for local, ranks in said if ranks]
-    if any(ranks != {local} for local, ranks in told):
-        return
-    if told or world_size <= max(locals_) + 1:
-        for log in group:
-            log.rank = log.source.name.local or 0
-
-
-def _take_indices(group: list[KnownLog]) -> None:
-    """Take the numbers of names for ranks, where that is what they are."""
-    if _NODES.search(group[0].source.name.series):
-        return
-    told = [(log, set(log.source.part.facts.ranks)) for log in group]
-    if any(len(ranks) > 1 for _, ranks in told):
-        return
-    known = [(log, ranks) for log, ranks in told if ranks]
-    agree = all(ranks == {log.source.name.index} for log, ranks in known)
-    if known and agree:
-        for log in group:
-            log.rank = log.source.name.index if log.source.name.index is not None else log.rank
-    elif known and len(group) > 1:
-        for log, ranks in known:
-            log.rank = next(iter(ranks))

@@ -19,10 +19,12 @@ LABEL = re.compile(
     r" (?P<unit>[a-z][a-z0-9-]{0,62})(?(bracket)\]) "
     # TorchX: the role and its replica
     r"|(?P<replica>[a-z][\w-]{0,40}/\d{1,5}) "
+    # and collectors of Python in round ones
+    rf"|\({NO_COUNT}(?P<round>(?=[\w.]*[\d-])[a-z][\w.-]{{0,62}})\) "
     rf"|\[{NO_COUNT}(?P<boxed>(?=[\w.]*[\d-])[a-z][\w.-]{{0,62}})\](?: |$)"
     rf"|{NO_COUNT}(?P<bare>[a-z][a-z0-9.]*(?:-[a-z0-9.]+){{0,11}}-\d{{1,5}}) (?=\S|  )"
 )
-_NAMES = ("host", "container", "pod", "replica", "boxed", "bare")
+_NAMES = ("host", "container", "pod", "replica", "round", "boxed", "bare")
 # `[3] text`, as the launchers of MPICH and Intel put it; `[3]: text`, as people tell torchrun to.
 NUMBERED = re.compile(r"\[(\d{1,6})\]:? ")
 

@@ -31,7 +31,7 @@ FORMS = {
     "uptime": r"\[ *(?P<uptime_at>\d{1,12}\.\d{3,9})\] ?",
     "facility": r"(?:kern|user|daemon|auth|syslog|local\d) *:\w+ *: ",
     "kmsg": r"\d{1,3},\d+,(?P<kmsg_us>\d{1,18}),[-c+][^;]{0,40};",
-    "glog": rf"\[?(?P<glog_at>[IWEF]\d{{3,4}} {CLOCK}\.\d{{6,9}}) +(?:(?P<glog_pid>\d{{1,18}}) )?"
+    "glog": rf"\[?(?P<glog_at>[VIWEF]\d{{3,4}} {CLOCK}\.\d{{6,9}}) +(?:(?P<glog_pid>\d{{1,18}}) )?"
     r"[^\]\s]{1,200}:\d+\] ?",
     "bare_glog": r"\[[IWEF] [\w./]{1,80}:\d+\] ?",
     "rank": r"\[[Rr]ank:? ?(?P<rank_number>\d{1,7})\]:? ?|"

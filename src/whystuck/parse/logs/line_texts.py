@@ -3,32 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
 from whystuck.parse.logs.line_kinds import name_kind
+from whystuck.parse.logs.process_words import list_rank_pids, tells_of_processes
 
 _WORLD = re.compile(
     r"\b(?:WORLD_SIZE|world[_ ]size)['\"]?\s?[=: ]\s?['\"]?(\d{1,7})\b", re.IGNORECASE
 )
 _PID = re.compile(r"(?:started|running|rank \d+)\b.{0,40}\bpid[ =:]+(\d{1,7})\b", re.IGNORECASE)
-_RANK_PID = re.compile(
-    r"(?<!local )\brank[ =:]{0,2}(\d{1,7})\b(?: -- GPU \d{1,4} managed by process |"
-    r"[ ,:=>(-]{0,4}(?:is |has |runs as )?(?:process |pid[ =:]{0,3}))(\d{1,7})\b",
-    re.IGNORECASE,
-)
-# The same in other words; where one number is called a process, so are those that follow it.
-_RANK_NUMBER = re.compile(
-    r"\b(local[ _-]?)?rank[ =:_#]{0,2}(\d{1,7})\b(?: is| =| ->|:)? (?:pid ?)?(\d{2,7})\b"
-    r"(?! ?(?:MB|GB|ms|s|%|it)\b)",
-    re.IGNORECASE,
-)
-_PID_RANK = re.compile(
-    r"\bpid[ =:]{0,2}(\d{2,7})\b[ ,:=>(-]{0,4}(?:is |has )?(?:the )?(local[ _-]?)?"
-    r"rank[ =:_#]{0,2}(\d{1,7})\b",
-    re.IGNORECASE,
-)
 _PROGRESS = re.compile(
     r"\b(?:step|iteration|iter|epoch|global_step)\b.{0,3}\d|\bloss\b['\"]?\s?[=:]?\s?\d|\d+%\|",
     re.IGNORECASE,
@@ -62,14 +46,13 @@ def read_text(text: str, is_kernel: bool, is_agent: bool) -> ToldText:  # noqa: 
     pid = _PID.search(text) if "pid" in small else None
     is_progress, is_finite = _read_progress(text, small)
     kind = "kernel" if is_kernel and not is_progress else name_kind(text, is_agent=is_agent)
-    is_told = "rank" in small and ("pid" in small or "process " in small)
     return ToldText(
         kind,
         int(world[1]) if world else 0,
         int(pid[1]) if pid else None,
         is_progress,
         is_finite,
-        tuple(_list_rank_pids(text)) if is_told else (),
+        tuple(list_rank_pids(text)) if tells_of_processes(small) else (),
     )
 
 
@@ -108,18 +91,3 @@ def _matches_at(pattern: re.Pattern[str], text: str, small: str, word: str) -> b
     while place >= 0 and not pattern.match(text, place):
         place = small.find(word, place + 1)
     return place >= 0
-
-
-def _list_rank_pids(text: str) -> Iterator[tuple[int, int, bool]]:
-    """Yield ranks and the numbers of their processes, and whether they are local ranks."""
-    known = set[str]()
-    for rank, number in _RANK_PID.findall(text):
-        known.add(number)
-        yield int(rank), int(number), False
-    for local, rank, number in _RANK_NUMBER.findall(text):
-        known.add(number)
-        yield int(rank), int(number), bool(local)
-    for number, local, rank in _PID_RANK.findall(text):
-        # In `rank 0 is pid 10, rank 1 is 11`, a process stands before the next rank, too.
-        if number not in known:
-            yield int(rank), int(number), bool(local)

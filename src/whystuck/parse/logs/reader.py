@@ -56,7 +56,7 @@ _FOUND_PER_LOOK = 10
 # What is looked at before a line, for its time and for the place of an error of syntax.
 _BEFORE_BYTES = 4096
 _BEFORE_LINES = 4
-_GDB_LINES = 128
+_STACK_LINES, _GDB_LINES = 12, 128
 
 
 class LogTables:
@@ -174,7 +174,7 @@ class LogReader:
 
     def _find_labels(self, head: bytes) -> None:
         self._parsed = {}
-        self._labels = find_labels(split_lines(head), self._parsed)
+        self._labels = find_labels(split_lines(COLOUR.sub(b"", head)), self._parsed)
         if self._labels:
             self._parsed = {}  # what has labels is parsed otherwise
 
@@ -371,7 +371,7 @@ class LogReader:
     def _count_before(self, data: bytes, start: int) -> int:
         """Tell how many lines before a stack are of use: gdb prints one for each thread."""
         is_gdb = data.rfind(b"LWP", max(0, start - _BEFORE_BYTES), start) >= 0
-        return _GDB_LINES if is_gdb else _BEFORE_LINES
+        return _GDB_LINES if is_gdb else _STACK_LINES
 
     def _lines_before(self, data: bytes, start: int, count: int = _BEFORE_LINES) -> list[bytes]:
         """Return the few lines before a place."""

@@ -18,7 +18,8 @@ from whystuck.parse.logs.blocks.tracebacks import Trace
 from whystuck.parse.logs.clusters import ClusterSeen
 from whystuck.parse.logs.exits import ExitSeen
 from whystuck.parse.logs.facts import CallSeen
-from whystuck.parse.logs.join import KnownLog, LogIndex
+from whystuck.parse.logs.join import LogIndex
+from whystuck.parse.logs.known_logs import KnownLog
 from whystuck.parse.logs.lines import MAX_TEXT
 from whystuck.parse.logs.log_inputs import LogInput
 from whystuck.parse.logs.members import name_member
@@ -95,7 +96,13 @@ def join_logs(sources: Sequence[LogInput], signatures: Sequence[Signature]) -> L
     clusters = sorted(_make_clusters(index), key=lambda one: (one.count, one.artifact, one.row))
     left_out = sum(source.part.left_out for source in sources)
     return LogTable(
-        Logs(index.make_files(), tuple(events), tuple(clusters[:MAX_CLUSTERS]), attempts + 1),
+        Logs(
+            index.make_files(),
+            tuple(events),
+            tuple(clusters[:MAX_CLUSTERS]),
+            attempts + 1,
+            index.processes.list_ranks(),
+        ),
         tuple(exceptions),
         tuple(exits),
         tuple(fatals),

@@ -28,7 +28,9 @@ def explain_compiling(facts: Facts, rank: int) -> Suspicion | None:
     activity = get_activity(facts, rank)
     if _is_still(facts, activity):
         return _make_divergent(facts, rank, "blocked", _judge_blocked(activity))
-    if facts.stacks.are_pasted and len(facts.stacks.positions) == 1:
+    is_missed = rank >= 0 and bool(facts.exceptions.timed_out_by_log - {rank})
+    is_missed = is_missed and rank not in facts.exceptions.timed_out_by_log
+    if facts.stacks.are_pasted and len(facts.stacks.positions) == 1 and not is_missed:
         # Somebody who shows one stack has seen the job stand there.
         return _make_divergent(facts, rank, "unknown", Confidence.POSSIBLE)
     has_begun = facts.movement.has_rhythm(rank) or _is_waited_for(facts, rank)

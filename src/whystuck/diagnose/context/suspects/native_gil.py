@@ -20,6 +20,8 @@ _BLOCKS = re.compile(
     r"|connect|waitpid|wait4)\d*(?:@|$)"
 )
 _SOURCE = "gdb"
+# With `--native` it shows the frames of libraries, and always who owns the GIL.
+_SAMPLER = "py-spy"
 # Libraries that give the GIL back before they block.
 _GIVES_BACK = re.compile(r"^(?:lib(?:c|pthread|python|torch|c10|cuda|nccl)[\w.+-]*\.so|python3?)")
 
@@ -27,11 +29,14 @@ _GIVES_BACK = re.compile(r"^(?:lib(?:c|pthread|python|torch|c10|cuda|nccl)[\w.+-
 def explain_native_gil(facts: Facts, rank: int) -> Suspicion | None:
     """Explain a process whose only thread that may have the GIL is blocked in an extension."""
     samples = facts.stacks.samples_by_rank.get(rank, [])
-    if not samples or samples[-1].source != _SOURCE:
+    if not samples or samples[-1].source not in (_SOURCE, _SAMPLER):
         return None
     threads = samples[-1].threads
-    waiting = [one for one in threads if _wants_gil(one)]
+    waiting = [one for one in threads if _wants_gil(one) and not one.owns_gil]
+    is_told = samples[-1].source == _SAMPLER
     running = [one for one in threads if one not in waiting and _runs_python(one)]
+    if is_told:
+        running = [one for one in threads if one.owns_gil]
     if not waiting or len(running) != 1:
         return None
     holder = running[0]
@@ -44,13 +49,16 @@ def explain_native_gil(facts: Facts, rank: int) -> Suspicion | None:
     return Suspicion(
         rank,
         codes.GIL_HELD,
-        Confidence.POSSIBLE,
+        Confidence.LIKELY if is_told else Confidence.POSSIBLE,
         f"is blocked in {call.function} of {call.file.rpartition('/')[2]}, and keeps the GIL, for "
         f"which {text}",
         inner[inner.index(call) :],
         because=(
             facts.stacks.cite(
-                rank, f"{text} in take_gil, and no other thread runs Python than one in {call.file}"
+                rank,
+                f"{text} in take_gil, and "
+                + ("its owner is" if is_told else "no other thread runs Python than one")
+                + f" in {call.file}",
             ),
         ),
         details={"thread": holder.name, "library": call.file},
@@ -68,8 +76,12 @@ def _runs_python(thread: ThreadStack) -> bool:
 def _list_native(thread: ThreadStack) -> tuple[Frame, ...]:
     """Return the frames inside of the innermost one of Python."""
     frames = thread.frames
-    at = next(i for i, frame in enumerate(frames) if _RUNS_PYTHON.match(frame.function))
+    at = next((i for i, frame in enumerate(frames) if _is_python(frame)), 0)
     return frames[:at]
+
+
+def _is_python(frame: Frame) -> bool:
+    return bool(_RUNS_PYTHON.match(frame.function)) or frame.file.endswith(".py")
 
 
 def _is_extension(frame: Frame) -> bool:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from whystuck.diagnose import codes
@@ -23,6 +24,10 @@ _PLACES = 3
 _SIGTERM, _SIGKILL = 15, 9
 # It has a case of its own.
 _ABORT = "mpi.abort"
+# Torch's distributed checkpoints collect what all ranks raise.
+_FAILED = re.compile(r"CheckpointException(?::)? ranks:dict_keys\(\[([\d, ]{1,4000})")
+# A host has no more devices.
+_MOST_DEVICES = 16
 _NO_SPACE = "No space left on device"
 
 
@@ -42,6 +47,7 @@ def make_exceptions(view: LogView) -> Iterator[Case]:
         # torch's own hook names the rank of what ends a process; the others are of no rank's end.
         found = tuple(item for item in found if item.rank >= 0)
     loose = _list_loose(view, found)
+    found = _drop_collected(found)
     line_by_item = {id(item): event for item, event in loose}
     groups = group_alike((*found, *(item for item, _ in loose)))
     for group in list_first(groups, lambda group: find_time(group.items)):
@@ -62,7 +68,9 @@ def _list_loose(
     told = {(item.artifact, item.rank) for item in view.exceptions}
     raised = {item.rank for item in view.exceptions} - {-1}
     loose = []
-    for event in view.list_events(codes.PYTHON_EXCEPTION, "cause"):
+    # What says that a file system is gone has a code of its own, and is raised all the same.
+    events = (*view.list_events(codes.PYTHON_EXCEPTION, "cause"), *_list_stale(view))
+    for event in events:
         is_known = (event.artifact, event.rank) in told or event.rank in raised
         is_known = is_known or (event.rank < 0 and bool(found))
         if is_known or event.signature == _ABORT or view.is_of_machine(event) or not is_said(event):
@@ -89,9 +97,37 @@ def _list_loose(
     return loose
 
 
+def _list_stale(view: LogView) -> Iterator[LogEvent]:
+    for event in view.list_signatures("py.stale_fs"):
+        if event.role == "cause" and event.text.strip().partition(":")[0].endswith("Error"):
+            yield event
+
+
+def _drop_collected(found: tuple[PythonException, ...]) -> tuple[PythonException, ...]:
+    """Leave out what says that a checkpoint failed on ranks whose own exceptions are told."""
+    collected = {id(item): _list_named([item]) for item in found}
+    own = {item.rank for item in found if not collected[id(item)]}
+    return tuple(item for item in found if own.isdisjoint(collected[id(item)]))
+
+
+def _list_named(items: Iterable[PythonException]) -> tuple[int, ...]:
+    """Return the ranks that torch's checkpoints say have failed, as one rank prints it for all."""
+    found = set[int]()
+    for item in items:
+        for one in (item, *item.origins):
+            if match := _FAILED.search(f"{one.type}: {one.message}"):
+                found |= {int(rank) for rank in re.findall(r"\d{1,7}", match[1])}
+    return tuple(sorted(found))
+
+
 def _find_who(view: LogView, group: Alike) -> _Who:
     """Tell whom an exception is about: the ranks that raised it, their host, or nobody."""
-    ranks = group.ranks
+    printed = {(item.artifact, item.rank) for item in group.items}
+    told = (item for item in view.exceptions if (item.artifact, item.rank) in printed)
+    named = _list_named((*group.items, *told))
+    ranks = named or group.ranks
+    if len(named) > 1 and set(named) >= view.ranks:
+        return _Who(named, is_common=True)
     if not ranks:
         return _find_nameless(view, group)
     is_most = 2 * len(ranks) >= len(view.ranks)
@@ -106,10 +142,23 @@ def _find_who(view: LogView, group: Alike) -> _Who:
 def _find_host(view: LogView, ranks: Sequence[int]) -> str:
     """Return the host whose ranks, all of them and nobody else, raised an exception."""
     hosts = {view.node_by_rank.get(rank, "") for rank in ranks}
-    if len(hosts) != 1 or "" in hosts or len(view.hosts) < 2 or len(ranks) < 2:  # noqa: PLR2004
+    if len(hosts) != 1 or "" in hosts or len(ranks) < 2:  # noqa: PLR2004
+        return ""
+    if len(view.hosts) < 2 and not _are_block(view, ranks):  # noqa: PLR2004
         return ""
     host = hosts.pop()
     return host if view.list_ranks_on(host) <= set(ranks) else ""
+
+
+def _are_block(view: LogView, ranks: Sequence[int]) -> bool:
+    """Tell whether ranks are of one host among several of which no other is named.
+
+    Hosts have their ranks one after the other, and no more of them than devices.
+    """
+    others = view.told_ranks - set(ranks) - {-1}
+    is_apart = all(not min(ranks) < rank < max(ranks) for rank in others)
+    span = max((*ranks, *others)) - min((*ranks, *others))
+    return bool(others) and is_apart and max(ranks) - min(ranks) < _MOST_DEVICES <= span
 
 
 def _find_nameless(view: LogView, group: Alike) -> _Who:

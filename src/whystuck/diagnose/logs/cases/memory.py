@@ -20,7 +20,7 @@ from whystuck.diagnose.logs.cases.parts import (
     place_exceptions,
 )
 from whystuck.diagnose.logs.story import ALOOF, LINKED, OUTSIDE, OWN, Case
-from whystuck.diagnose.logs.view import LogView
+from whystuck.diagnose.logs.view import LogView, is_same_host
 from whystuck.evidence.finding import Confidence
 from whystuck.evidence.logs.lines import LogEvent
 from whystuck.evidence.ranks import name_ranks, parse_ranks
@@ -39,6 +39,11 @@ _ABSURD = re.compile(r"Tried to allocate (?:more than 1EB|\d{7,}(?:\.\d+)? GiB|[
 _UNKNOWN_END = "exited unexpectedly"
 _RAY_HOST = re.compile(r"at node \(ID: \w{1,80}, IP: ([\d.a-fA-F:]{2,45})\)")
 _SIGKILL = 9
+# A loader looks after its workers every few seconds.
+_SOON_NS = 300_000_000_000
+# What Ray tells of the worker that it ended, and of its host.
+_RAY_PID = re.compile(r"\bpid=(\d{1,9}), memory used\b")
+_RAY_NODE = re.compile(r"\(IP: ([\d.a-fA-F:]{2,45}), ")
 _OOM_KILLED = "OOMKilled"
 # Between the reason and the exit code, in the description of a pod.
 _REASON_LINES = 3
@@ -70,6 +75,8 @@ def _make_kernel_kills(view: LogView) -> Iterator[Case]:
         what = "the memory limit of its cgroup" if "cgroup" in events[0].text else "host memory"
         on = f" on {node}" if node else ""
         comm = _find_comm(events[0])
+        if rank >= 0 and comm.startswith("pt_"):
+            who = f"a loader worker of {who}"
         is_own = rank >= 0 or bool(_RANK_COMM.search(comm) and view.has_job_logs)
         is_own = is_own and view.is_felt(time) is not False
         yield Case(
@@ -104,6 +111,8 @@ class _Owners:
             rank = self._rank_by_worker.get(pid)
         if rank is not None:
             return rank
+        if (worker := self._find_loader(event)) >= 0:
+            return worker
         # A container may count its processes on its own.
         return self._find_killed(event.node) if _RANK_COMM.search(_find_comm(event)) else -1
 
@@ -118,6 +127,17 @@ class _Owners:
             for pid in _list_worker_pids(text):
                 found.setdefault(pid, rank)
         return found
+
+    def _find_loader(self, event: LogEvent) -> int:
+        """Return the one rank that lost a loader worker to SIGKILL, where that is what was killed.
+
+        In its container, the worker has another number than for the kernel.
+        """
+        if not _find_comm(event).startswith("pt_"):
+            return -1
+        lines = [line for line in _list_killed_workers(self._view) if line.rank >= 0]
+        near = {line.rank for line in lines if not _is_elsewhere(self._view, line, event)}
+        return near.pop() if len(near) == 1 else -1
 
     @cached_property
     def _killed(self) -> frozenset[int]:
@@ -137,6 +157,16 @@ class _Owners:
             left = (self._killed & here) or (here - view.told_ranks)
             self._killed_by_node[node] = next(iter(left)) if len(left) == 1 else -1
         return self._killed_by_node[node]
+
+
+def _is_elsewhere(view: LogView, line: LogEvent, kill: LogEvent) -> bool:
+    """Tell whether a rank lost a worker at another time, or on another host, than the kernel's."""
+    gap = view.clocks.bound_gap(kill.time, line.time) if kill.time and line.time else None
+    if gap is not None and (gap[0] > _SOON_NS or gap[1] < -_SOON_NS):
+        return True
+    host = line.node or view.node_by_rank.get(line.rank, "")
+    others = view.hosts if kill.node in view.hosts else frozenset[str]()
+    return bool(host) and host in others and not is_same_host(host, kill.node)
 
 
 def _list_worker_pids(text: str) -> set[int]:
@@ -247,6 +277,10 @@ def _make_own(view: LogView) -> Iterator[Case]:
         return
     hosts = _list_ray_hosts(events)
     struck = {rank for host in hosts if len(on := view.list_ranks_on(host)) == 1 for rank in on}
+    texts = [*(event.text for event in events), *(item.message for item in exceptions)]
+    ended = _list_ray_ranks(view, texts)
+    struck = ended or struck
+    hosts |= {found[1] for found in map(_RAY_NODE.search, texts) if found}
     ranks = tuple(sorted({*list_ranks(events), *list_ranks(exceptions), *struck}))
     everywhere = view.is_everywhere(ranks)
     is_worker = any("DataLoader worker" in item.text for item in events)
@@ -275,6 +309,17 @@ def _list_ray_hosts(events: Sequence[LogEvent]) -> set[str]:
     told = [event for event in events if event.signature == "ray.memory"]
     found = ((event, _RAY_HOST.search(event.text)) for event in told)
     return {match[1] if match else event.node for event, match in found} - {""}
+
+
+def _list_ray_ranks(view: LogView, texts: Sequence[str]) -> set[int]:
+    """Return the ranks of the workers that Ray says it ended."""
+    found = set[int]()
+    for text in texts:
+        host = _RAY_NODE.search(text)
+        for pid in _RAY_PID.findall(text):
+            rank = view.find_rank_of_pid(int(pid), host[1] if host else "")
+            found |= set() if rank is None else {rank}
+    return found
 
 
 def _find_limits(view: LogView, ranks: tuple[int, ...]) -> dict[str, Any]:

@@ -27,6 +27,7 @@ WAITS = (
 )
 
 _PLACES = 3
+_SIGABRT, _SENT = 6, {9, 15}
 # What a line holds between quotes is data that somebody prints, not what happened.
 _TELLING = re.compile(
     r"CUDA error|CUDA out of memory|OutOfMemoryError|NVRM:|Killed process|Watchdog caught"
@@ -109,6 +110,25 @@ def find_exceptions(
         if is_told or (code and event is None and name_known(item) == code):
             found.append(item)
     return tuple(found)
+
+
+def find_sole_abort(view: LogView, events: Sequence[LogEvent]) -> ExitRecord | None:
+    """Return the end of the one rank that a launcher saw abort, where nobody signed some lines.
+
+    A runtime that finds a broken device ends its process. Where other ranks failed by themselves,
+    or that one raised an exception, the lines may be of any.
+    """
+    places = {event.artifact for event in events}
+    failed = {
+        item.rank: item
+        for item in view.exits
+        if item.rank >= 0 and (item.code or item.signal) and not item.after_launcher_kill
+    }
+    own = {rank: item for rank, item in failed.items() if item.signal not in _SENT}
+    if len(own) != 1 or view.raised_ranks & own.keys():
+        return None
+    end = next(iter(own.values()))
+    return end if end.signal == _SIGABRT and {end.artifact} == places else None
 
 
 def list_victims(view: LogView, culprits: Iterable[int]) -> tuple[int, ...]:

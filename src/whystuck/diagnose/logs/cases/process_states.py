@@ -43,9 +43,9 @@ def make_process_states(view: LogView) -> Iterator[Case]:
     stopped = [row for row in rows if row.groups["state"][:1] in _STOPPED]
     kept = [row for row in rows if _find_file_wait(row)]
     driven = [row for row in rows if _find_driver(row)]
-    if _is_odd(stopped, rows):
+    if _is_odd(view, stopped, rows):
         yield _make_case(view, codes.PROCESS_STOPPED, stopped, "is stopped and does not run at all")
-    elif _is_odd(kept, rows) and not any(make_silent_storage(view)):
+    elif _is_odd(view, kept, rows) and not any(make_silent_storage(view)):
         yield _make_case(
             view,
             codes.STORAGE_STALLED,
@@ -53,7 +53,7 @@ def make_process_states(view: LogView) -> Iterator[Case]:
             f"is kept in a call on a file ({_find_file_wait(kept[0])}): its file system does not "
             "answer",
         )
-    elif _is_odd(driven, rows):
+    elif _is_odd(view, driven, rows):
         yield _make_case(
             view,
             codes.DEVICE_STALLED,
@@ -69,10 +69,15 @@ def _is_of_rank(row: LogEvent) -> bool:
     return _RANK_COMMAND.search(command) is not None
 
 
-def _is_odd(found: Sequence[LogEvent], rows: Sequence[LogEvent]) -> bool:
-    """Tell whether few of all are so; what somebody looked up is what does not move."""
-    is_looked_up = all(row.signature == _LOOK for row in found)
-    return bool(found) and (is_looked_up or 2 * len(found) < len(rows))
+def _is_odd(view: LogView, found: Sequence[LogEvent], rows: Sequence[LogEvent]) -> bool:
+    """Tell whether few of all are so, or all those of a few of many ranks.
+
+    What somebody looked up is what does not move.
+    """
+    if all(row.signature == _LOOK for row in found) or 2 * len(found) < len(rows):
+        return bool(found)
+    owners = {_find_rank(view, row) for row in found}
+    return None not in owners and 0 < 2 * len(owners) < len(view.ranks)
 
 
 def _find_file_wait(row: LogEvent) -> str:
@@ -104,11 +109,13 @@ def _make_case(view: LogView, code: str, rows: Sequence[LogEvent], what: str) ->
     # Where all are so, it is not theirs.
     is_everywhere = len(ranks) > 1 and 2 * len(ranks) > len(view.ranks)
     who = f"process {', '.join(map(str, pids))}" if pids else "a process"
+    if ranks:
+        is_child = all(row.rank < 0 and _find_own_rank(view, row) is None for row in rows)
+        who = f"a child of {name_ranks(ranks)}" if is_child else name_ranks(ranks)
     state = rows[0].groups["state"]
     return Case(
         code=code,
-        summary=f"{name_ranks(ranks) if ranks else who} {what}"
-        + (f" (state {state})" if state else ""),
+        summary=f"{who} {what}" + (f" (state {state})" if state else ""),
         tier=BUSY,
         ranks=() if is_everywhere else ranks,
         nodes=tuple(sorted({row.node for row in rows} - {""})),
@@ -119,8 +126,15 @@ def _make_case(view: LogView, code: str, rows: Sequence[LogEvent], what: str) ->
 
 
 def _find_rank(view: LogView, row: LogEvent) -> int | None:
+    """Return the rank that a process is, or else is a child of."""
     if row.rank >= 0:
         return row.rank
+    own = _find_own_rank(view, row)
+    parent = int(row.groups.get("parent") or 0)
+    return view.find_rank_of_pid(parent, row.node) if own is None and parent > 1 else own
+
+
+def _find_own_rank(view: LogView, row: LogEvent) -> int | None:
     pid = int(row.groups["pid"])
     return view.find_rank_of_pid(pid, row.node) if pid else None
 

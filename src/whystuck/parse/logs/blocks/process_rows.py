@@ -72,7 +72,10 @@ class ProcessReader:
             if self._strangers > MAX_STRANGERS:
                 self._columns = []
             return
-        yield _make(line, row, pid, state, told.get("WCHAN", ""), cells[-1])
+        one = _make(line, row, pid, state, told.get("WCHAN", ""), cells[-1])
+        if (parent := told.get("PPID", "")).isdecimal():
+            one.groups["parent"] = parent[:9]
+        yield one
 
 
 def _find_head(text: str) -> list[str]:

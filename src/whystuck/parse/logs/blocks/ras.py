@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from whystuck.evidence.nodes.ras import RasStatus
+from whystuck.evidence.nodes.ras import RasMember, RasStatus
 from whystuck.parse.ras import parse_ras_lines
 
-RAS_MARKS = (b") MISMATCH", b") INCOMPLETE", b" compiled with CUDA ")
+RAS_MARKS = (b") MISMATCH", b") INCOMPLETE", b" compiled with CUDA ", b"     Comms     Nodes")
 _HEAD = re.compile(r"NCCL version \S{1,40} compiled with CUDA")
+_TABLE = re.compile(r"Group\s{1,9}Comms\s{1,9}Nodes\s{1,9}Ranks\b")
 _COMM = re.compile(r"#[0-9]{1,9}-[0-9]{1,9} \([0-9a-f]{1,16}\) (?:INCOMPLETE|ERROR|MISMATCH)\b")
 # Quotes of mail and Markdown.
 _QUOTE = re.compile(r"(?:[>|] ?)+")
@@ -54,7 +55,7 @@ class RasReader:
         if self._seen is not None and is_new:
             yield from self.finish()
         if self._seen is None:
-            if head is None and comm is None:
+            if head is None and comm is None and _TABLE.match(text) is None:
                 return
             self._seen = RasSeen(row)
         if comm is not None:
@@ -74,3 +75,22 @@ class RasReader:
         # A job says with which CUDA its NCCL was compiled, too.
         if seen is not None and is_told:
             yield seen
+
+
+def list_owners(answers: Iterable[RasSeen], world_size: int) -> Iterator[RasMember]:
+    """Yield the processes of ranks that answers name; in smaller groups, ranks count otherwise.
+
+    Args:
+        answers: Some answers.
+        world_size: The number of ranks of the job, 0 where nothing tells.
+    """
+    for answer in answers:
+        status = answer.parse("")
+        if status.alike > 1 or status.largest < world_size:
+            continue
+        for comm in status.comms:
+            if comm.size == status.largest > 0:
+                counted = (one for count in comm.counts for one in count.members)
+                for member in (*counted, *comm.missing, *comm.absent):
+                    if member.pid > 0:
+                        yield member

@@ -10,7 +10,8 @@ from whystuck.evidence.live import StackSample
 from whystuck.evidence.logs.lines import UNKNOWN_RANK
 from whystuck.evidence.ranks import FIRST_UNNUMBERED
 from whystuck.parse.logs.blocks.stacks import StackSeen
-from whystuck.parse.logs.join import KnownLog, LogIndex
+from whystuck.parse.logs.join import LogIndex
+from whystuck.parse.logs.known_logs import KnownLog
 
 
 def make_stacks(index: LogIndex) -> tuple[list[StackSample], dict[int, str]]:
@@ -58,13 +59,11 @@ def _find_shared(stacks: Iterable[StackSeen]) -> set[int]:
 
 def _find_rank(index: LogIndex, log: KnownLog, seen: StackSeen) -> int:
     if seen.rank != UNKNOWN_RANK:
-        return seen.rank
+        told = index.processes.find_written(seen.node or seen.line.node or log.node, seen.pid)
+        return seen.rank if told in (UNKNOWN_RANK, seen.rank) else UNKNOWN_RANK
     rank = index.find_rank(log, seen.line)
     if rank == UNKNOWN_RANK and seen.pid:
-        told = log.source.part.facts.rank_by_pid.get(seen.pid, set())
-        if len(told) == 1:
-            return next(iter(told))
-        rank = index.rank_of_pid(seen.line.node or log.node, seen.pid)
+        rank = index.rank_of_pid(seen.node or seen.line.node or log.node, seen.pid)
     return rank
 
 

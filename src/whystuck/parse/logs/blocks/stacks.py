@@ -16,6 +16,7 @@ from whystuck.evidence.numbers import is_number
 from whystuck.evidence.ops.collectives import Frame
 from whystuck.evidence.ranks import MAX_RANK
 from whystuck.parse.logs.blocks.stack_commands import find_local_rank, find_rank
+from whystuck.parse.logs.blocks.stack_headings import find_heading
 from whystuck.parse.logs.blocks.stack_hosts import find_host
 from whystuck.parse.logs.lines import LogLine
 
@@ -60,13 +61,6 @@ _FAULT_FRAME = re.compile(r'^\s*File "(.{1,1000})", line (\d{1,9}|\?\?\?) in (.{
 _GDB_FRAME = re.compile(
     r"^\s*#\d{1,3}\s+(?:0x[0-9a-f]{1,16} in )?(?P<function>[^\s(].{0,500}?) ?\("
     r"(?:.{0,2000}?\) (?:at (?P<file>\S{1,1000}?):(?P<line>\d{1,9})|from (?P<library>\S{1,1000})))?"
-)
-# The name of a rank in a line of its own, or at the end of one, as a heading of what follows.
-_RANK = r"[Rr](?:ANK|ank)[ _:=#]{0,2}(?P<rank>\d{1,7})"
-_HEADING = re.compile(
-    rf"^[\W_]{{0,12}}{_RANK}\b(?:[\W_]*$|:? ?https?://"
-    r"|[\s,:]*\(?(?:pid|PID|host|node|on|at|py-spy)\b| ?\([\w.-]{1,64}\)[\W_]*$)"
-    rf"|(?:^|[\s#*=(,-]){_RANK.replace('rank>', 'last>')}[\W_]{{0,12}}$"
 )
 # What gdb prints before the first frame, a line for each thread among it.
 _GDB_NOISE = re.compile(
@@ -203,17 +197,18 @@ class StackReader:
         """Note a process or a rank that what follows is of."""
         if match := _PROCESS.match(text):
             is_near = self._lines - self._heading.seen <= _MAX_PREAMBLE
-            pid, told = int(match[1]), self._heading.rank_pid
-            is_own = is_near and not self._heading.pid and told in (0, pid)
+            pid, named = int(match[1]), self._heading.rank_pid
+            is_own = is_near and not self._heading.pid and named in (0, pid)
             rank = self._heading.rank if is_own else UNKNOWN_RANK
             rank = find_rank(match[2]) if rank == UNKNOWN_RANK else rank
             node = self._heading.node if is_near else ""
             self._heading = _Heading(rank, pid, match[2], self._lines, writer=writer, node=node)
-        elif match := _HEADING.search(text[:200]):
-            number = int(match["rank"] or match["last"])
+        elif match := find_heading(text[:200], writer):
+            told = match.groupdict()
+            number = int(told.get("rank") or told.get("last") or match["said"])
             rank = number if number <= MAX_RANK else UNKNOWN_RANK
-            named = _HEADING_PID.search(text[:200])
-            own = int(named[1]) if named else 0
+            process = _HEADING_PID.search(text[:200])
+            own = int(process[1]) if process else 0
             self._heading = _Heading(rank, seen=self._lines, rank_pid=own, writer=writer)
         elif node := find_host(text):
             self._heading = _Heading(seen=self._lines, writer=writer, node=node)

@@ -14,6 +14,7 @@ from itertools import islice
 
 from whystuck.evidence.logs.lines import UNKNOWN_RANK
 from whystuck.evidence.ops.collectives import Frame
+from whystuck.evidence.ranks import MAX_RANK
 from whystuck.parse.logs.lines import LogLine
 
 MAX_MESSAGE_LINES = 40
@@ -27,6 +28,8 @@ _MAX_OPEN = 4096
 _MAX_LINE = 2000
 
 _START = re.compile(r"(?:^|[│╭|+─\s])Traceback \(most recent call last\)")
+# Torch's checkpoints print the tracebacks of all ranks on each of them.
+_OF_RANK = re.compile(r"Traceback \(most recent call last\): \(RANK (\d{1,7})\)")
 _ORIGINAL = re.compile(r"^\s*Original Traceback \(most recent call last\):")
 _FRAME = re.compile(r'^\s+File "(.+)", line (\d+)(?:, in (.+))?$')
 _RICH_FRAME = re.compile(r"^(\S.*?):(\d+) in (\S+)\s*$")
@@ -192,6 +195,8 @@ class TraceReader:
         trace.is_told = not line.owner and (line.rank, line.task) != (UNKNOWN_RANK, UNKNOWN_RANK)
         if in_table and line.owner in self._told:
             trace.line, trace.is_told = replace(line, rank=self._told[line.owner]), True
+        if found := _OF_RANK.search(text):
+            trace.line, trace.is_told = replace(line, rank=min(int(found[1]), MAX_RANK)), True
         head, thread = self._heads.pop(line.owner, (-1, ""))
         if head == row - 1:
             trace.is_ignored = thread == _IGNORED

@@ -10,6 +10,7 @@ from whystuck.diagnose import codes
 from whystuck.diagnose.algorithms.stacks.frames import describe_place
 from whystuck.diagnose.logs.cases.parts import (
     find_exceptions,
+    find_sole_abort,
     find_time,
     is_said,
     list_ranks,
@@ -53,6 +54,8 @@ def make_device_fault(view: LogView) -> Iterator[Case]:
         ranks = {rank for event in kernel if (rank := _find_rank(view, event)) is not None}
     if not own and not exceptions and not ranks:
         return  # a program that is no rank
+    ended = find_sole_abort(view, own) if not ranks else None
+    ranks = ranks or ({ended.rank} if ended else set())
     everywhere = view.is_everywhere(ranks)
     meaning = next((event.meaning for event in (*own, *kernel)), "")
     where = place_exceptions(exceptions[:1] if everywhere else exceptions)
@@ -66,6 +69,8 @@ def make_device_fault(view: LogView) -> Iterator[Case]:
         summary=f"device code of {who} failed: {what}{place}",
         tier=OWN,
         ranks=() if everywhere else tuple(sorted(ranks)),
+        nodes=(ended.node,) if ended and ended.node else (),
+        exits=(ended,) if ended else (),
         lines=(*own, *kernel),
         exceptions=exceptions,
         where=where,

@@ -13,7 +13,13 @@ from whystuck.diagnose.algorithms.ops.divergence_kinds import DivergenceKind
 from whystuck.diagnose.algorithms.ops.groups import collect_groups
 from whystuck.diagnose.logs.cases.parts import find_time
 from whystuck.diagnose.logs.story import PARTED, Case
-from whystuck.diagnose.logs.told_ops import ToldGroup, ToldOp, list_told_groups, make_told_table
+from whystuck.diagnose.logs.told_ops import (
+    ToldGroup,
+    ToldOp,
+    is_one_call,
+    list_told_groups,
+    make_told_table,
+)
 from whystuck.diagnose.logs.view import LogView
 from whystuck.evidence.finding import Confidence
 from whystuck.evidence.logs.lines import LogEvent
@@ -223,7 +229,8 @@ def _tell_divergence(divergence: Divergence, group: ToldGroup, ops: Sequence[Tol
     sizes = {op.rank: op.sizes[0] for op in ops}
     values = {op.rank: op.op if code == codes.OP_MISMATCH else sizes[op.rank] for op in ops}
     blame = _choose_odd(values)
-    is_known = blame.is_clear and (group.is_sure or bool(group.name))
+    is_sure = group.is_sure or bool(group.name) or is_one_call(ops, blame.odd)
+    is_known = blame.is_clear and is_sure
     told = "; ".join(
         f"{name_ranks(ranks)}: {_show(next(op for op in ops if op.rank == ranks[0]))}"
         for ranks in split_by(values)
@@ -244,7 +251,7 @@ def _tell_divergence(divergence: Divergence, group: ToldGroup, ops: Sequence[Tol
         victims=tuple(op.rank for op in ops if op.rank not in odd) if odd else (),
         lines=_cite([op.event for op in sorted(ops, key=lambda op: op.rank not in blame.odd)]),
         time=find_time([op.event for op in ops]),
-        confidence=Confidence.LIKELY if group.is_sure or group.name else Confidence.POSSIBLE,
+        confidence=Confidence.LIKELY if is_sure else Confidence.POSSIBLE,
         details={
             "group": group.name,
             "sequence": ops[0].seq,

@@ -1,0 +1,73 @@
+"""One log and what is known of it; whose output it is by its folder, its name or its text."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from whystuck.evidence.logs.lines import UNKNOWN_RANK
+from whystuck.parse.logs.log_inputs import LogInput
+from whystuck.parse.logs.times import Anchor
+
+# Names that count machines.
+_NODES = re.compile(r"(?:node|host|machine)[_\-.]?[a-z]?$", re.IGNORECASE)
+
+
+@dataclass(slots=True)
+class KnownLog:
+    """One log, and what is known of it."""
+
+    source: LogInput
+    kind: str = ""
+    rank: int = UNKNOWN_RANK
+    node: str = ""
+    attempt: int = 0
+    tasks_are_ranks: bool = True
+    anchor: Anchor = field(default_factory=Anchor)
+
+
+def find_own_rank(source: LogInput) -> int:
+    """Tell the rank whose output a log is, as its folder, its name or its text say."""
+    if source.rank is not None:
+        return source.rank
+    if source.name.rank is not None:
+        return source.name.rank
+    facts = source.part.facts
+    said = facts.said_ranks
+    if len(said) == 1 and not set(facts.ranks) - said:
+        return next(iter(said))
+    return UNKNOWN_RANK
+
+
+def take_locals(logs: list[KnownLog], world_size: int) -> None:
+    """Take local ranks for ranks, where the logs of one launcher are there and nothing objects."""
+    names = {id(log): log.source.name for log in logs if log.rank == UNKNOWN_RANK}
+    group = [log for log in logs if id(log) in names and log.source.name.local is not None]
+    locals_ = {log.source.name.local or 0 for log in group}
+    if len({log.source.name.root for log in group}) != 1:
+        return
+    said = [(log.source.name.local, set(log.source.part.facts.ranks)) for log in group]
+    said += [(log.source.name.local, log.source.part.facts.said_ranks) for log in group]
+    told = [(local, ranks) for local, ranks in said if ranks]
+    if any(ranks != {local} for local, ranks in told):
+        return
+    if told or world_size <= max(locals_) + 1:
+        for log in group:
+            log.rank = log.source.name.local or 0
+
+
+def take_indices(group: list[KnownLog]) -> None:
+    """Take the numbers of names for ranks, where that is what they are."""
+    if _NODES.search(group[0].source.name.series):
+        return
+    told = [(log, set(log.source.part.facts.ranks)) for log in group]
+    if any(len(ranks) > 1 for _, ranks in told):
+        return
+    known = [(log, ranks) for log, ranks in told if ranks]
+    agree = all(ranks == {log.source.name.index} for log, ranks in known)
+    if known and agree:
+        for log in group:
+            log.rank = log.source.name.index if log.source.name.index is not None else log.rank
+    elif known and len(group) > 1:
+        for log, ranks in known:
+            log.rank = next(iter(ranks))

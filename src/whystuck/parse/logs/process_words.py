@@ -1,0 +1,61 @@
+"""What lines tell of the rank of a process: sentences, comments, environments, rows of ps."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+_RANK_PID = re.compile(
+    r"(?<!local )\brank[ =:]{0,2}(\d{1,7})\b"
+    r"[ ,:=>(-]{0,4}(?:is |has |runs as )?(?:process |pid[ =:]{0,3})(\d{1,7})\b",
+    re.IGNORECASE,
+)
+# The same in other words; where one number is called a process, so are those that follow it.
+_RANK_NUMBER = re.compile(
+    r"\b(local[ _-]?)?rank[ =:_#]{0,2}(\d{1,7})\b(?: is| =| ->|:)? (?:pid ?)?(\d{2,7})\b"
+    r"(?! ?(?:MB|GB|ms|s|%|it)\b)",
+    re.IGNORECASE,
+)
+_PID_RANK = re.compile(
+    r"\bpid[ =:]{0,2}(\d{2,7})\b[ ,:=>(-]{0,4}(?:is |has )?(?:the )?(local[ _-]?)?"
+    r"rank[ =:_#]{0,2}(\d{1,7})\b",
+    re.IGNORECASE,
+)
+# A command that looks at a process, with a comment that says whose it is.
+_LOOKED = re.compile(
+    r"(?:--pid[ =]|(?<!\S)-p ?|/proc/|\bpstack |\bdump )(\d{2,7})\b[^#]{0,200}"
+    r"#(?![^#]{0,40}\b(?:not|but|except)\b)[^#]{0,40}?(?<!local )(?<!local_)\brank"
+    r"[ =:_#]{0,2}(\d{1,7})\b(?!.{0,40}\brank)",
+    re.IGNORECASE,
+)
+# A row of `ps e`, which prints the environment behind the command.
+_PS_ROW = re.compile(
+    r"^\s{0,10}(?:[a-z_][\w+-]{0,31}\s{1,20})?(\d{2,7})\s{1,20}(?:\?|pts/\d|tty\d|\d{1,3}\.\d)"
+    r".{0,4000}?\sRANK=(\d{1,7})(?!\S)"
+)
+ENVIRON = re.compile(r"/proc/(\d{2,7})/environ\b")
+
+
+def tells_of_processes(small: str) -> bool:
+    """Tell whether a line, in small letters, may say which process is which rank."""
+    return "rank" in small and any(
+        word in small for word in ("pid", "process ", " -p", "/proc/", "pstack ", " rank=", "dump ")
+    )
+
+
+def list_rank_pids(text: str) -> Iterator[tuple[int, int, bool]]:
+    """Yield ranks and the numbers of their processes, and whether they are local ranks."""
+    known = set[str]()
+    for rank, number in _RANK_PID.findall(text):
+        known.add(number)
+        yield int(rank), int(number), False
+    for local, rank, number in _RANK_NUMBER.findall(text):
+        known.add(number)
+        yield int(rank), int(number), bool(local)
+    for number, local, rank in _PID_RANK.findall(text):
+        # In `rank 0 is pid 10, rank 1 is 11`, a process stands before the next rank, too.
+        if number not in known:
+            yield int(rank), int(number), bool(local)
+    for pattern in (_LOOKED, _PS_ROW):
+        for number, rank in pattern.findall(text):
+            yield int(rank), int(number), False
