@@ -88,6 +88,7 @@ _KNOWN = tuple(
                 r"Rendezvous\w*Error|DistStoreError|clients joined|retrieving ncclUniqueId"
                 r"|while trying to connect to \(|connect to any network address of"
                 r"|Ping failed, invalid value|connectFullMesh failed"
+                r"|initializing process group in store based barrier"
             ),
         ),
         (codes.PEER_LOST, r"NCCL [Ee]rror|ncclRemoteError|ncclSystemError|ncclInternalError"),
