@@ -13,6 +13,7 @@ from whystuck.diagnose.logs.cases.ends import make_crashes, make_killed
 from whystuck.diagnose.logs.cases.exceptions import make_exceptions
 from whystuck.diagnose.logs.cases.memory import make_device_memory, make_host_memory
 from whystuck.diagnose.logs.cases.ops.calls import make_calls
+from whystuck.diagnose.logs.cases.ops.crossed import make_crossed
 from whystuck.diagnose.logs.cases.ops.mismatch import make_mismatches
 from whystuck.diagnose.logs.cases.ops.missing import make_missing
 from whystuck.diagnose.logs.cases.ops.parted import make_parted
@@ -44,6 +45,7 @@ MAKERS: tuple[Maker, ...] = (
     make_reducer_errors,
     make_mismatches,
     make_uneven,
+    make_crossed,
     make_missing,
     make_recorder_told,
     make_not_finite,
