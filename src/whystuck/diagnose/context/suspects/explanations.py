@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from whystuck.diagnose.context.facts import Facts
+from whystuck.diagnose.context.suspects.by_hand import explain_other_thread, explain_polling
 from whystuck.diagnose.context.suspects.compile import explain_compiling
 from whystuck.diagnose.context.suspects.data_loading import (
     explain_input,
@@ -69,6 +70,8 @@ def explain_soft(facts: Facts, rank: int) -> Suspicion | None:
         explain_saving,
         explain_setup,
         explain_evaluating,
+        explain_other_thread,
+        explain_polling,
         explain_absent,
     )
     return next(_run(explainers, facts, rank), None)

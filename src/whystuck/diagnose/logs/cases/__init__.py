@@ -18,10 +18,12 @@ from whystuck.diagnose.logs.cases.ops.mismatch import make_mismatches
 from whystuck.diagnose.logs.cases.ops.missing import make_missing
 from whystuck.diagnose.logs.cases.ops.parted import make_parted
 from whystuck.diagnose.logs.cases.ops.recorder_told import make_recorder_told
+from whystuck.diagnose.logs.cases.ops.transfer_rings import make_transfer_rings
 from whystuck.diagnose.logs.cases.ops.uneven import make_left, make_pauses, make_uneven
 from whystuck.diagnose.logs.cases.process_states import make_process_states
 from whystuck.diagnose.logs.cases.reducer import make_reducer_errors
 from whystuck.diagnose.logs.cases.rendezvous import make_rendezvous
+from whystuck.diagnose.logs.cases.saves import make_slow_saves
 from whystuck.diagnose.logs.cases.slow_tables import (
     make_starved,
     make_stragglers,
@@ -55,10 +57,12 @@ MAKERS: tuple[Maker, ...] = (
     make_aborts,
     make_crashes,
     make_rendezvous,
+    make_slow_saves,
     make_busy,
     make_silent_storage,
     make_process_states,
     make_left,
+    make_transfer_rings,
     make_parted,
     make_blocked,
     make_transfers,

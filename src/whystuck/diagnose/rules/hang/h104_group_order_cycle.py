@@ -10,7 +10,7 @@ from whystuck.diagnose.context.scene import Scene
 from whystuck.diagnose.logs.log_rule import tell_case
 from whystuck.diagnose.policy import Policy
 from whystuck.diagnose.rule import Blame, Rule
-from whystuck.diagnose.rule_kinds import place_waits, tell_parting
+from whystuck.diagnose.rule_kinds import place_waits, tell_parting, tell_suspects
 from whystuck.evidence.finding import Finding
 from whystuck.evidence.ranks import name_ranks
 
@@ -64,6 +64,7 @@ class GroupOrderCycle(Rule):
     def check(self, scene: Scene, policy: Policy) -> Iterator[Finding]:
         """Yield a finding for a ring of waiting ranks through several groups."""
         yield from tell_parting(self, scene, policy)
+        yield from tell_suspects(self, scene, policy)
         if not scene.wait_cycle.edges:
             yield from (tell_case(self, case) for case in scene.story.of(self.code))
         names = sorted({wait.group.label for wait in scene.wait_cycle.edges})
