@@ -5,12 +5,14 @@ from __future__ import annotations
 from whystuck.diagnose.logs.cases.aborts import make_aborts
 from whystuck.diagnose.logs.cases.blocked import make_blocked
 from whystuck.diagnose.logs.cases.busy import make_busy
+from whystuck.diagnose.logs.cases.clocks_off import make_clocks_off
 from whystuck.diagnose.logs.cases.config import make_config_errors
 from whystuck.diagnose.logs.cases.devices.device_faults import make_device_fault
 from whystuck.diagnose.logs.cases.devices.hardware import make_hardware
 from whystuck.diagnose.logs.cases.devices.shared_devices import make_unbound
 from whystuck.diagnose.logs.cases.ends import make_crashes, make_killed
 from whystuck.diagnose.logs.cases.exceptions import make_exceptions
+from whystuck.diagnose.logs.cases.extremes import make_extremes
 from whystuck.diagnose.logs.cases.memory import make_device_memory, make_host_memory
 from whystuck.diagnose.logs.cases.ops.calls import make_calls
 from whystuck.diagnose.logs.cases.ops.crossed import make_crossed
@@ -56,6 +58,7 @@ MAKERS: tuple[Maker, ...] = (
     make_killed,
     make_aborts,
     make_crashes,
+    make_clocks_off,
     make_rendezvous,
     make_slow_saves,
     make_busy,
@@ -71,6 +74,7 @@ MAKERS: tuple[Maker, ...] = (
     make_lost,
     make_pauses,
     make_stragglers,
+    make_extremes,
     make_starved,
     make_throttled,
 )

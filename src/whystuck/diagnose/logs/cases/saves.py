@@ -56,7 +56,7 @@ def make_slow_saves(view: LogView) -> Iterator[Case]:
     who = name_ranks(slow) if slow else "ranks"
     told = f"{who} took up to {longest.seconds:.0f} s to save a checkpoint"
     usual = [save.seconds for save in saves if save not in near]
-    before = f", where others took {median(usual):.0f} s" if usual else ""
+    before = f", where another save took {median(usual):.0f} s" if usual else ""
     yield Case(
         code=codes.CHECKPOINT_SLOW,
         summary=f"{told}{before}; {name_ranks(waiting) if waiting else 'others'} waited for that "
