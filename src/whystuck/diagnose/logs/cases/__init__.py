@@ -35,6 +35,7 @@ from whystuck.diagnose.logs.cases.stopped import make_stopped
 from whystuck.diagnose.logs.cases.storage import make_silent_storage
 from whystuck.diagnose.logs.cases.timeouts import make_lost, make_timeouts
 from whystuck.diagnose.logs.cases.transfers import make_transfers
+from whystuck.diagnose.logs.cases.transports import make_transports
 from whystuck.diagnose.logs.cases.values import make_not_finite, make_skipped
 from whystuck.diagnose.logs.story import Maker
 
@@ -45,6 +46,7 @@ MAKERS: tuple[Maker, ...] = (
     make_hardware,
     make_device_fault,
     make_config_errors,
+    make_transports,
     make_unbound,
     make_reducer_errors,
     make_mismatches,

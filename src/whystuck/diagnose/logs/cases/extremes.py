@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,6 +20,8 @@ _MAX_LINES = 6
 _SLOW = 1.25
 # Of so many lines, one rank is the slowest in most: what changes is chance, or the work.
 _MOST, _LEAST_LINES = 0.75, 3
+_CLOCK = re.compile(r"MnClk/Rnk: (\d{1,6})MHz/(\d{1,7}) \| MxClk/Rnk: (\d{1,6})MHz")
+_HEAT = re.compile(r"MxTmp/Rnk: (\d{1,4})C/(\d{1,7})")
 
 
 @dataclass(frozen=True)
@@ -49,7 +52,7 @@ def make_extremes(view: LogView) -> Iterator[Case]:
     yield Case(
         code=codes.SLOW_RANK,
         summary=f"rank {rank} is the slowest{times}, and takes {ratio:.1f} times as long as the "
-        "fastest: all others wait for it",
+        f"fastest: all others wait for it{_tell_clock(rank, mine[-1].event)}",
         tier=NOTE,
         ranks=(rank,),
         victims=tuple(sorted(view.ranks - {rank})),
@@ -58,10 +61,21 @@ def make_extremes(view: LogView) -> Iterator[Case]:
         confidence=Confidence.LIKELY,
         details={"phase": "", "clock_offset_ns": 0},
         remedies=(
-            f"on the host of rank {rank}: `nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER`, and "
-            "compare its clocks with those of other devices",
+            (
+                f"on the host of rank {rank}: `nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER`, and "
+                "compare its clocks with those of other devices"
+            ),
         ),
     )
+
+
+def _tell_clock(rank: int, event: LogEvent) -> str:
+    """Tell of the clock and the heat of the device of a rank, where they are the odd ones too."""
+    clock, heat = _CLOCK.search(event.text), _HEAT.search(event.text)
+    if clock is None or int(clock[2]) != rank or _SLOW * float(clock[1]) > float(clock[3]):
+        return ""
+    hot = f", at {heat[1]} C" if heat is not None and int(heat[2]) == rank else ""
+    return f"; its device runs at {clock[1]} MHz{hot}, where others run at {clock[3]} MHz"
 
 
 def _list_told(view: LogView) -> Iterator[_Told]:

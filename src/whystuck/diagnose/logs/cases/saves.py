@@ -69,8 +69,10 @@ def make_slow_saves(view: LogView) -> Iterator[Case]:
         time=find_time(waits, raised),
         details={"state": "running", "longest_s": longest.seconds},
         remedies=(
-            "see how fast the file system writes: `dd if=/dev/zero of=FOLDER/x bs=64M count=16 "
-            "oflag=direct`, and whether its servers are well",
+            (
+                "see how fast the file system writes: `dd if=/dev/zero of=FOLDER/x bs=64M count=16 "
+                "oflag=direct`, and whether its servers are well"
+            ),
             "raise the time limit around the save, or save asynchronously",
         ),
     )
