@@ -12,7 +12,7 @@ _TIMEOUT = re.compile(
     r"Timed out waiting|wait timeout|Socket Timeout|[Ww]atchdog caught collective operation timeout"
     r"|Timeout waiting for|failed to pass monitoredBarrier|timeout caused pair closure"
     r"|Notify register times out|Getting socket times out"
-    r"|Monitored Barrier encountered error running collective",
+    r"|Monitored Barrier encountered error running collective|DEADLINE_EXCEEDED: Barrier timed out",
 )
 _CASCADE = re.compile(
     r"Connection closed by peer|Connection reset by peer|Broken pipe|recvValue failed"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 from whystuck.diagnose.context.facts import Facts
 from whystuck.diagnose.context.suspects.by_hand import explain_other_thread, explain_polling
@@ -94,7 +95,10 @@ def explain_alone(facts: Facts, rank: int) -> Suspicion | None:
             explain_native_gil,
             explain_compiling,
         )
-    return next(_run(explainers, facts, rank), None)
+    found = next(_run(explainers, facts, rank), None)
+    if found is not None and found.details.get("lock_file"):
+        return replace(found, is_blamed=False)  # who holds it is none of those that wait
+    return found
 
 
 def _run(explainers: Sequence[_Explainer], facts: Facts, rank: int) -> Iterator[Suspicion]:

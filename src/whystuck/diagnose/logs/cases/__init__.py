@@ -5,11 +5,13 @@ from __future__ import annotations
 from whystuck.diagnose.logs.cases.aborts import make_aborts
 from whystuck.diagnose.logs.cases.blocked import make_blocked
 from whystuck.diagnose.logs.cases.busy import make_busy
+from whystuck.diagnose.logs.cases.checksums import make_checksums
 from whystuck.diagnose.logs.cases.clocks_off import make_clocks_off
 from whystuck.diagnose.logs.cases.config import make_config_errors
 from whystuck.diagnose.logs.cases.devices.device_faults import make_device_fault
 from whystuck.diagnose.logs.cases.devices.hardware import make_hardware
 from whystuck.diagnose.logs.cases.devices.shared_devices import make_unbound
+from whystuck.diagnose.logs.cases.devices.told_errors import make_told_errors
 from whystuck.diagnose.logs.cases.ends import make_crashes, make_killed
 from whystuck.diagnose.logs.cases.exceptions import make_exceptions
 from whystuck.diagnose.logs.cases.extremes import make_extremes
@@ -22,7 +24,9 @@ from whystuck.diagnose.logs.cases.ops.parted import make_parted
 from whystuck.diagnose.logs.cases.ops.recorder_told import make_recorder_told
 from whystuck.diagnose.logs.cases.ops.transfer_rings import make_transfer_rings
 from whystuck.diagnose.logs.cases.ops.uneven import make_left, make_pauses, make_uneven
+from whystuck.diagnose.logs.cases.packets import make_packets
 from whystuck.diagnose.logs.cases.process_states import make_process_states
+from whystuck.diagnose.logs.cases.quotas import make_quotas
 from whystuck.diagnose.logs.cases.reducer import make_reducer_errors
 from whystuck.diagnose.logs.cases.rendezvous import make_rendezvous
 from whystuck.diagnose.logs.cases.saves import make_slow_saves
@@ -54,6 +58,7 @@ MAKERS: tuple[Maker, ...] = (
     make_crossed,
     make_missing,
     make_recorder_told,
+    make_checksums,
     make_not_finite,
     make_skipped,
     make_exceptions,
@@ -70,6 +75,7 @@ MAKERS: tuple[Maker, ...] = (
     make_transfer_rings,
     make_parted,
     make_blocked,
+    make_packets,
     make_transfers,
     make_calls,
     make_timeouts,
@@ -79,4 +85,6 @@ MAKERS: tuple[Maker, ...] = (
     make_extremes,
     make_starved,
     make_throttled,
+    make_told_errors,
+    make_quotas,
 )

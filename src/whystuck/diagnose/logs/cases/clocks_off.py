@@ -9,6 +9,7 @@ from datetime import datetime
 
 from whystuck.diagnose import codes
 from whystuck.diagnose.logs.cases.parts import WAITS, find_time, is_said
+from whystuck.diagnose.logs.cases.prompts import find_prompt_host
 from whystuck.diagnose.logs.story import NOTE, OUTSIDE, WAIT, Case
 from whystuck.diagnose.logs.view import LogView, is_same_host
 from whystuck.evidence.finding import Confidence
@@ -38,6 +39,9 @@ def make_clocks_off(view: LogView) -> Iterator[Case]:
     """Make the case of hosts whose clocks are off."""
     clocks = [*_list_offsets(view), *_list_shown(view)]
     off = [one for one in clocks if abs(one.seconds) >= _LEAST_S]
+    if not _list_lost(view):
+        # A service that says how wrong a clock was then mends it.
+        off = [one for one in off if not one.event.groups.get("wrong")]
     refused = [one for one in view.list_signatures("clock.refused") if is_said(one)]
     loose = _list_loose(view)
     removed = list(view.list_signatures("elastic.no_heartbeat"))
@@ -50,7 +54,7 @@ def make_clocks_off(view: LogView) -> Iterator[Case]:
     yield Case(
         code=codes.CLOCK_SKEWED,
         summary=_describe(told, nodes, refused),
-        tier=_find_tier(view, removed, refused),
+        tier=_find_tier(view, refused),
         nodes=nodes,
         lines=tuple(lines[:_MAX_LINES]),
         time=find_time(refused or removed),
@@ -64,13 +68,16 @@ def make_clocks_off(view: LogView) -> Iterator[Case]:
     )
 
 
-def _find_tier(view: LogView, removed: Sequence[LogEvent], refused: Sequence[LogEvent]) -> int:
+def _find_tier(view: LogView, refused: Sequence[LogEvent]) -> int:
     """Find what it explains: that a service refuses, or a rendezvous fails; and no collective."""
     if refused:
         return OUTSIDE
     is_met = any(view.list_signatures(*WAITS))
-    lost = removed or list(view.list_signatures("rdzv.fail", "rdzv.closed"))
-    return _TIER if lost and not is_met else NOTE
+    return _TIER if _list_lost(view) and not is_met else NOTE
+
+
+def _list_lost(view: LogView) -> list[LogEvent]:
+    return list(view.list_signatures("elastic.no_heartbeat", "rdzv.fail", "rdzv.closed"))
 
 
 def _describe(told: Sequence[_Clock], nodes: tuple[str, ...], refused: Sequence[LogEvent]) -> str:
@@ -89,16 +96,7 @@ def _describe(told: Sequence[_Clock], nodes: tuple[str, ...], refused: Sequence[
 
 
 def _find_host(view: LogView, event: LogEvent) -> str:
-    """Return the host of a line, or else of the last prompt above at which a clock was asked."""
-    if label := event.groups.get("at") or event.groups.get("at2"):
-        return label
-    above = [
-        one
-        for one in view.list_signatures("clock.asked")
-        if one.artifact == event.artifact and one.row < event.row
-    ]
-    last = above[-1].groups if above else {}
-    return event.node or last.get("host") or last.get("host2") or ""
+    return find_prompt_host(view, event, "clock.asked")
 
 
 def _list_offsets(view: LogView) -> Iterator[_Clock]:

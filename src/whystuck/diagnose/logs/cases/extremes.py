@@ -62,7 +62,7 @@ def make_extremes(view: LogView) -> Iterator[Case]:
         details={"phase": "", "clock_offset_ns": 0},
         remedies=(
             (
-                f"on the host of rank {rank}: `nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER`, and "
+                f"on the host of rank {rank}: `nvidia-smi -q -d PERFORMANCE,TEMPERATURE`, and "
                 "compare its clocks with those of other devices"
             ),
         ),
