@@ -45,32 +45,38 @@ class SuspectRule(Rule):
 
     def check(self, scene: Scene, policy: Policy) -> Iterator[Finding]:
         """Yield one finding for all suspects of this code."""
-        mine = [item for item in scene.suspects.explained if item.code == self.code]
-        if not mine:
-            yield from (tell_case(self, case) for case in scene.story.of(self.code))
-            return
-        first = mine[0]
-        ranks = [item.rank for item in mine]
-        who = name_ranks(ranks)
-        text = first.text if len(mine) == 1 else _pluralise(first.text)
-        waiting = sorted(scene.waits.waiting - set(ranks))
-        whom = "it" if len(mine) == 1 else "them"
-        tail = f"; {name_ranks(waiting)} {_verb(waiting)} for {whom}" if waiting else ""
-        where = [place for item in mine for place in _make_where(item, policy.places_per_rank)]
-        yield self.make_finding(
-            f"{who} {text}{tail}",
-            max((item.confidence for item in mine), key=list(Confidence).index),
-            Blame(
-                ranks=ranks,
-                nodes=_list_nodes(scene, ranks),
-                groups=_name_groups(scene, ranks),
-                victims=waiting,
-                where=where,
-            ),
-            because=[*(cite for item in mine for cite in item.because), *_cite_waits(scene, ranks)],
-            details=first.details,
-            measures=first.measures,
-        )
+        found = list(tell_suspects(self, scene, policy))
+        yield from found or (tell_case(self, case) for case in scene.story.of(self.code))
+
+
+def tell_suspects(rule: Rule, scene: Scene, policy: Policy) -> Iterator[Finding]:
+    """Yield one finding for all suspects of the code of a rule."""
+    mine = [item for item in scene.suspects.explained if item.code == rule.code]
+    if not mine:
+        return
+    first = mine[0]
+    ranks = [item.rank for item in mine]
+    blamed = [item.rank for item in mine if item.is_blamed]
+    who = name_ranks(ranks)
+    text = first.text if len(mine) == 1 else _pluralise(first.text)
+    waiting = sorted(scene.waits.waiting - set(ranks))
+    whom = "it" if len(mine) == 1 else "them"
+    tail = f"; {name_ranks(waiting)} {_verb(waiting)} for {whom}" if waiting else ""
+    where = [place for item in mine for place in _make_where(item, policy.places_per_rank)]
+    yield rule.make_finding(
+        f"{who} {text}{tail}",
+        max((item.confidence for item in mine), key=list(Confidence).index),
+        Blame(
+            ranks=blamed,
+            nodes=_list_nodes(scene, blamed),
+            groups=_name_groups(scene, ranks),
+            victims=sorted({*waiting, *ranks} - set(blamed)),
+            where=where,
+        ),
+        because=[*(cite for item in mine for cite in item.because), *_cite_waits(scene, ranks)],
+        details=first.details,
+        measures=first.measures,
+    )
 
 
 class DivergenceRule(Rule):
@@ -269,5 +275,6 @@ def _verb(ranks: Sequence[int]) -> str:
 
 def _pluralise(text: str) -> str:
     first, _, rest = text.partition(" ")
-    plural = {"is": "are", "has": "have", "runs": "run", "ended": "ended", "went": "went"}
-    return f"{plural.get(first, first)} {rest}".replace(" its ", " their ")
+    plural = {"is": "are", "has": "have", "runs": "run", "waits": "wait"}
+    rest = rest.replace(" its ", " their ").replace("itself,", "themselves,", 1)
+    return f"{plural.get(first, first)} {rest}"

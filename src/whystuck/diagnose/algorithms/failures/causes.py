@@ -12,7 +12,7 @@ _TIMEOUT = re.compile(
     r"Timed out waiting|wait timeout|Socket Timeout|[Ww]atchdog caught collective operation timeout"
     r"|Timeout waiting for|failed to pass monitoredBarrier|timeout caused pair closure"
     r"|Notify register times out|Getting socket times out"
-    r"|Monitored Barrier encountered error running collective",
+    r"|Monitored Barrier encountered error running collective|DEADLINE_EXCEEDED: Barrier timed out",
 )
 _CASCADE = re.compile(
     r"Connection closed by peer|Connection reset by peer|Broken pipe|recvValue failed"
@@ -95,6 +95,7 @@ _KNOWN = tuple(
                 r"Rendezvous\w*Error|DistStoreError|clients joined|retrieving ncclUniqueId"
                 r"|while trying to connect to \(|connect to any network address of"
                 r"|Ping failed, invalid value|connectFullMesh failed"
+                r"|initializing process group in store based barrier"
             ),
         ),
         (codes.PEER_LOST, r"NCCL [Ee]rror|ncclRemoteError|ncclSystemError|ncclInternalError"),

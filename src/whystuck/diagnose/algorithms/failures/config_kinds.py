@@ -272,6 +272,30 @@ KINDS: tuple[ConfigKind, ...] = (
         is_plain=True,
     ),
     make_kind(
+        "resources",
+        r"step creation (?:temporarily|still) disabled, retrying \((?P<why>[^)]{1,80})\)",
+        "srun waits inside its own job for a step that holds its resources ({why})",
+        "squeue --steps --job JOB   # which step holds them; end it with `scancel JOB.STEP`",
+        "srun --overlap ..., where both steps are to share the resources",
+        is_plain=True,
+    ),
+    make_kind(
+        "resources",
+        r"can fulfill resource request (?P<ask>\{[^}]{1,200}\})"
+        r"|resource request cannot be scheduled right now",
+        "Ray waits for resources that no node has: {what}",
+        "ray status   # what the nodes have, and who uses it",
+        is_plain=True,
+    ),
+    make_kind(
+        "device-taken",
+        r"device(?:\(s\))? is/are busy or unavailable",
+        "a device is taken by another process, or in a mode that lets nobody in: {what}",
+        "nvidia-smi --query-gpu=index,compute_mode --format=csv; nvidia-smi   # who is on it",
+        "nvidia-smi -c DEFAULT   # as root, where the mode is Exclusive_Process and several ranks "
+        "share a device",
+    ),
+    make_kind(
         "placement",
         r"NodeNotReady|FailedMount|ImagePullBackOff|ErrImagePull|FailedScheduling",
         "Kubernetes could not start a pod: {what}",

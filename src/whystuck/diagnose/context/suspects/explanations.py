@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 from whystuck.diagnose.context.facts import Facts
+from whystuck.diagnose.context.suspects.by_hand import explain_other_thread, explain_polling
 from whystuck.diagnose.context.suspects.compile import explain_compiling
 from whystuck.diagnose.context.suspects.data_loading import (
     explain_input,
@@ -69,6 +71,8 @@ def explain_soft(facts: Facts, rank: int) -> Suspicion | None:
         explain_saving,
         explain_setup,
         explain_evaluating,
+        explain_other_thread,
+        explain_polling,
         explain_absent,
     )
     return next(_run(explainers, facts, rank), None)
@@ -91,7 +95,10 @@ def explain_alone(facts: Facts, rank: int) -> Suspicion | None:
             explain_native_gil,
             explain_compiling,
         )
-    return next(_run(explainers, facts, rank), None)
+    found = next(_run(explainers, facts, rank), None)
+    if found is not None and found.details.get("lock_file"):
+        return replace(found, is_blamed=False)  # who holds it is none of those that wait
+    return found
 
 
 def _run(explainers: Sequence[_Explainer], facts: Facts, rank: int) -> Iterator[Suspicion]:

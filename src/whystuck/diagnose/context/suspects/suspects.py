@@ -48,7 +48,8 @@ class Suspects:
         soft = [item for item in self._elsewhere if not self._is_unmatched(item)]
         if soft or facts.waits.waiting:
             # A rank that evidence shows elsewhere explains more than one nobody knows of.
-            return tuple([item for item in soft if item.rank in facts.ranks.seen] or soft)
+            seen = [item for item in soft if item.rank in facts.ranks.seen] or soft
+            return tuple([item for item in seen if item.is_blamed] or seen)
         # Nobody waits, and yet nothing moves: all may be in the compiler, or at a silent mount.
         found = [item for rank in sorted(facts.ranks.all) if (item := explain_alone(facts, rank))]
         return tuple(found)

@@ -16,7 +16,8 @@ from whystuck.evidence.ops.collectives import Frame
 class Suspicion:
     """What keeps one rank: the code of the class, the frames to name, and the facts.
 
-    ``frames`` are innermost first. ``text`` completes the sentence "rank 3 ...".
+    ``frames`` are innermost first. ``text`` completes the sentence "rank 3 ...". Who is not
+    ``is_blamed`` waits for others as well, only in another way.
     """
 
     rank: int
@@ -28,6 +29,7 @@ class Suspicion:
     because: tuple[Citation, ...] = ()
     details: dict[str, Any] = field(default_factory=dict)
     measures: dict[str, float] = field(default_factory=dict)
+    is_blamed: bool = True
 
 
 def get_frames(facts: Facts, rank: int) -> tuple[Frame, ...]:

@@ -5,32 +5,42 @@ from __future__ import annotations
 from whystuck.diagnose.logs.cases.aborts import make_aborts
 from whystuck.diagnose.logs.cases.blocked import make_blocked
 from whystuck.diagnose.logs.cases.busy import make_busy
+from whystuck.diagnose.logs.cases.checksums import make_checksums
+from whystuck.diagnose.logs.cases.clocks_off import make_clocks_off
 from whystuck.diagnose.logs.cases.config import make_config_errors
 from whystuck.diagnose.logs.cases.devices.device_faults import make_device_fault
 from whystuck.diagnose.logs.cases.devices.hardware import make_hardware
 from whystuck.diagnose.logs.cases.devices.pcie import make_pcie
 from whystuck.diagnose.logs.cases.devices.ports import make_ports
 from whystuck.diagnose.logs.cases.devices.shared_devices import make_unbound
+from whystuck.diagnose.logs.cases.devices.told_errors import make_told_errors
 from whystuck.diagnose.logs.cases.elsewhere import make_elsewhere
 from whystuck.diagnose.logs.cases.ends import make_crashes, make_killed
 from whystuck.diagnose.logs.cases.exceptions import make_exceptions
+from whystuck.diagnose.logs.cases.extremes import make_extremes
 from whystuck.diagnose.logs.cases.launchers import make_unstarted
 from whystuck.diagnose.logs.cases.memory import make_device_memory, make_host_memory
 from whystuck.diagnose.logs.cases.ops.calls import make_calls
+from whystuck.diagnose.logs.cases.ops.crossed import make_crossed
 from whystuck.diagnose.logs.cases.ops.mismatch import make_mismatches
 from whystuck.diagnose.logs.cases.ops.missing import make_missing
 from whystuck.diagnose.logs.cases.ops.parted import make_parted
 from whystuck.diagnose.logs.cases.ops.recorder_told import make_recorder_told
+from whystuck.diagnose.logs.cases.ops.transfer_rings import make_transfer_rings
 from whystuck.diagnose.logs.cases.ops.uneven import make_left, make_pauses, make_uneven
+from whystuck.diagnose.logs.cases.packets import make_packets
 from whystuck.diagnose.logs.cases.process_states import make_process_states
+from whystuck.diagnose.logs.cases.quotas import make_quotas
 from whystuck.diagnose.logs.cases.reducer import make_reducer_errors
 from whystuck.diagnose.logs.cases.rendezvous import make_rendezvous
+from whystuck.diagnose.logs.cases.saves import make_slow_saves
 from whystuck.diagnose.logs.cases.slow_tables import make_starved, make_throttled
 from whystuck.diagnose.logs.cases.stopped import make_stopped
 from whystuck.diagnose.logs.cases.storage import make_silent_storage
 from whystuck.diagnose.logs.cases.stragglers import make_stragglers
 from whystuck.diagnose.logs.cases.timeouts import make_lost, make_timeouts
 from whystuck.diagnose.logs.cases.transfers import make_transfers
+from whystuck.diagnose.logs.cases.transports import make_transports
 from whystuck.diagnose.logs.cases.values import make_not_finite, make_skipped
 from whystuck.diagnose.logs.story import Maker
 
@@ -42,26 +52,33 @@ MAKERS: tuple[Maker, ...] = (
     make_device_fault,
     make_config_errors,
     make_unstarted,
+    make_transports,
     make_unbound,
     make_reducer_errors,
     make_mismatches,
     make_uneven,
+    make_crossed,
     make_missing,
     make_recorder_told,
+    make_checksums,
     make_not_finite,
     make_skipped,
     make_exceptions,
     make_killed,
     make_aborts,
     make_crashes,
+    make_clocks_off,
     make_rendezvous,
+    make_slow_saves,
     make_busy,
     make_silent_storage,
     make_process_states,
     make_elsewhere,
     make_left,
+    make_transfer_rings,
     make_parted,
     make_blocked,
+    make_packets,
     make_transfers,
     make_ports,
     make_calls,
@@ -69,7 +86,10 @@ MAKERS: tuple[Maker, ...] = (
     make_lost,
     make_pauses,
     make_stragglers,
+    make_extremes,
     make_starved,
     make_throttled,
     make_pcie,
+    make_told_errors,
+    make_quotas,
 )

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from whystuck.diagnose import codes
 from whystuck.diagnose.algorithms.failures.causes import is_timeout
 from whystuck.diagnose.logs.cases.parts import WAITS, find_time, is_said, list_ranks
+from whystuck.diagnose.logs.cases.saves import make_slow_saves
 from whystuck.diagnose.logs.story import BUSY, Case
 from whystuck.diagnose.logs.view import LogView
 from whystuck.evidence.finding import Confidence
@@ -74,8 +75,8 @@ def make_busy(view: LogView) -> Iterator[Case]:
     waiting = sorted({*list_ranks(waits), *(item.rank for item in raised)} - {-1})
     for kind in _KINDS:
         lines = _find_open(view, kind)
-        if not lines:
-            continue
+        if not lines or (kind.code == codes.CHECKPOINT_SLOW and any(make_slow_saves(view))):
+            continue  # what tells how long saves took tells more
         last = lines[-1]
         told = (
             list_ranks([last]) or _find_worker(view, lines) or _find_leader(raised, view, waiting)

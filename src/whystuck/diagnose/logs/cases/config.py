@@ -22,6 +22,8 @@ from whystuck.evidence.ranks import name_ranks
 # What a rank's own code does before the environment matters to it; the others are everybody's.
 _OF_RANK = {"module", "library", "library-version", "build", "device", "fork", "environment"}
 _NOT_OF_RANKS = {"port", "versions", "argument", "script", "command", "placement", "interface"}
+# What is tried again for as long as it takes has ended nothing, and nothing begins before.
+_RETRIED = {"sched.waits"}
 _MAX_LINES = 6
 
 
@@ -51,7 +53,7 @@ def make_config_errors(view: LogView) -> Iterator[Case]:
     mistakes: dict[tuple[str, str], _Mistake] = {}
     for event in view.list_events(codes.CONFIG_ERROR, "cause"):
         if (
-            is_said(event)
+            (is_said(event) or event.signature in _RETRIED)
             and not _is_over(view, event)
             and (error := find_config_error(event.text))
         ):
@@ -77,6 +79,9 @@ def make_config_errors(view: LogView) -> Iterator[Case]:
 
 def _is_over(view: LogView, event: LogEvent) -> bool:
     """Tell whether a mistake was mended: a pod that has a log was placed in the end."""
+    if event.signature == "sched.waits":
+        started = view.list_signatures("sched.started")
+        return any(one.artifact == event.artifact and one.row > event.row for one in started)
     return event.signature == "k8s.not_placed" and bool(view.find_ranks_of(event))
 
 

@@ -85,7 +85,7 @@ def listen(view: LogView) -> Told:
                 continue
             key = len(said)
             events[key] = event
-            is_failure = event.role == "cause"
+            is_failure = event.role == "cause" or _is_overfull(view, event)
             said.append(Said(event.text, event.rank, event.node, writer, key, is_failure))
     for item in view.exceptions:
         if name_known(item) == codes.RENDEZVOUS_FAILED and not item.is_caught:
@@ -106,6 +106,17 @@ def listen(view: LogView) -> Told:
         meeting.environments = [item for item in meeting.environments if item.key >= first]
     _add_taken_ports(view, meeting, exceptions, len(said))
     return Told(meeting, events, exceptions, view)
+
+
+def _is_overfull(view: LogView, event: LogEvent) -> bool:
+    """Tell whether more came to a store than there are, and nobody got past it: nobody will.
+
+    A launcher that starts all ranks again lets them count on, and they get past it.
+    """
+    if event.signature != "store.barrier_wait" or event.is_past:
+        return False
+    is_over = int(event.groups["joined"][:9]) > int(event.groups["world"][:9])
+    return is_over and not any(view.list_signatures("store.barrier_done"))
 
 
 def _add_taken_ports(

@@ -7,9 +7,10 @@ from typing import ClassVar
 
 from whystuck.diagnose import codes
 from whystuck.diagnose.context.scene import Scene
+from whystuck.diagnose.logs.log_rule import tell_case
 from whystuck.diagnose.policy import Policy
 from whystuck.diagnose.rule import Blame, Rule
-from whystuck.diagnose.rule_kinds import place_waits, tell_parting
+from whystuck.diagnose.rule_kinds import place_waits, tell_parting, tell_suspects
 from whystuck.evidence.finding import Finding
 from whystuck.evidence.ranks import name_ranks
 
@@ -38,6 +39,10 @@ class GroupOrderCycle(Rule):
     connections of gloo which ranks share a group. The ranks are named when two branches use the
     groups in opposite orders; otherwise the finding is `possible` and names nobody.
 
+    Of logs, `torchfrtrace` and the counters that watchdogs print tell who waits in which group and
+    who has not come: where all who are missing wait in another group, the orders differ. Nobody is
+    named.
+
     ## False alarms
 
     A collective that only one rank calls on a second group makes the same ring, and so does one
@@ -51,7 +56,7 @@ class GroupOrderCycle(Rule):
     code = codes.GROUP_ORDER_CYCLE
     name = "group-order-cycle"
     shows_ops = True
-    needs = ("collectives", "stacks")
+    needs = ("collectives", "stacks", "logs")
     remedies: ClassVar[tuple[str, ...]] = (
         "call the ops of the two groups in the same order on all ranks",
     )
@@ -59,6 +64,9 @@ class GroupOrderCycle(Rule):
     def check(self, scene: Scene, policy: Policy) -> Iterator[Finding]:
         """Yield a finding for a ring of waiting ranks through several groups."""
         yield from tell_parting(self, scene, policy)
+        yield from tell_suspects(self, scene, policy)
+        if not scene.wait_cycle.edges:
+            yield from (tell_case(self, case) for case in scene.story.of(self.code))
         names = sorted({wait.group.label for wait in scene.wait_cycle.edges})
         if len(names) < 2 or any(wait.is_p2p for wait in scene.wait_cycle.edges):  # noqa: PLR2004 - a ring
             return

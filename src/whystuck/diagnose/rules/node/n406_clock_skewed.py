@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import ClassVar
 
+from whystuck.diagnose import codes
 from whystuck.diagnose.check_rule import CheckRule
+from whystuck.diagnose.context.scene import Scene
+from whystuck.diagnose.logs.log_rule import tell_case
+from whystuck.diagnose.policy import Policy
+from whystuck.evidence.finding import Finding
 
 
 class ClockSkewed(CheckRule):
@@ -21,6 +27,10 @@ class ClockSkewed(CheckRule):
     with our own clock: on a shared file system the server sets it. A clock that no service keeps in
     step is a note, as virtual machines may be kept in step from outside.
 
+    Of texts, what `chronyc tracking`, `timedatectl` and `ntpdate` print of each host, by a second
+    and more; and services that refuse what another host sends (munge, Kerberos, certificates). It
+    explains that a rendezvous takes out a node whose heartbeats are too old, and no collective.
+
     ## False alarms
 
     A file server whose clock is off: then all nodes say so.
@@ -30,6 +40,12 @@ class ClockSkewed(CheckRule):
     Start a time service.
     """
 
-    code = "N406"
+    code = codes.CLOCK_SKEWED
+    needs = ("checks", "logs")
     name = "clock-skewed"
     remedies: ClassVar[tuple[str, ...]] = ("`chronyc tracking` or `timedatectl` on this node",)
+
+    def check(self, scene: Scene, policy: Policy) -> Iterator[Finding]:
+        """Yield what checks found, and what texts tell of clocks."""
+        yield from super().check(scene, policy)
+        yield from (tell_case(self, case) for case in scene.story.of(self.code))

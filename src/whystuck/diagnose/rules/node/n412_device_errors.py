@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import ClassVar
 
+from whystuck.diagnose import codes
 from whystuck.diagnose.check_rule import CheckRule
+from whystuck.diagnose.context.scene import Scene
+from whystuck.diagnose.logs.log_rule import tell_case
+from whystuck.diagnose.policy import Policy
+from whystuck.evidence.finding import Finding
 
 
 class DeviceErrors(CheckRule):
@@ -18,7 +24,8 @@ class DeviceErrors(CheckRule):
     ## How it is found
 
     The driver (NVML) is asked for its recovery action, uncorrected errors of memory and remapped
-    rows, by a process of its own with a deadline.
+    rows, by a process of its own with a deadline. Of texts: a device that `nvidia-smi` cannot read,
+    errors that were not corrected, rows that were not replaced, and a failed test of `dcgmi diag`.
 
     ## False alarms
 
@@ -29,9 +36,15 @@ class DeviceErrors(CheckRule):
     Do what the driver asks for.
     """
 
-    code = "N412"
+    code = codes.DEVICE_ERRORS
+    needs = ("checks", "logs")
     name = "device-errors"
     remedies: ClassVar[tuple[str, ...]] = (
         "`nvidia-smi -q -d ECC,ROW_REMAPPER`",
         "`nvidia-smi --gpu-reset -i N`, without any process on it",
     )
+
+    def check(self, scene: Scene, policy: Policy) -> Iterator[Finding]:
+        """Yield what checks found, and what a table in a text shows."""
+        yield from super().check(scene, policy)
+        yield from (tell_case(self, case) for case in scene.story.of(self.code))

@@ -8,6 +8,7 @@ from typing import ClassVar
 from whystuck.diagnose import codes
 from whystuck.diagnose.context.cpu_facts import Starved
 from whystuck.diagnose.context.scene import Scene
+from whystuck.diagnose.logs.log_rule import tell_case
 from whystuck.diagnose.policy import Policy
 from whystuck.diagnose.rule import Blame, Rule
 from whystuck.evidence.finding import Citation, Confidence, Finding, Severity
@@ -45,7 +46,7 @@ class CpuStarved(Rule):
     code = codes.CPU_STARVED
     name = "cpu-starved"
     severity = Severity.WARNING
-    needs = ("cpu",)
+    needs = ("cpu", "logs")
     explains = (codes.SLOW_RANK, codes.SLOW_NODE, codes.IMBALANCE, codes.WHOLE_JOB_SLOWER)
     remedies: ClassVar[tuple[str, ...]] = (
         "raise the CPU limit of the container or batch job, which all threads of the rank share",
@@ -59,6 +60,8 @@ class CpuStarved(Rule):
         found = scene.pace.starved
         if found is not None:
             yield self._make(scene, found)
+        else:
+            yield from (tell_case(self, case) for case in scene.story.of(self.code))
 
     def _make(self, scene: Scene, found: Starved) -> Finding:
         who, is_one = name_ranks(found.ranks), len(found.ranks) == 1

@@ -11,6 +11,7 @@ from whystuck.diagnose import codes
 from whystuck.diagnose.algorithms.values.replicas_apart import AFTER, GRADS, Apart, find_apart
 from whystuck.diagnose.algorithms.values.results_apart import ResultApart, find_result_apart
 from whystuck.diagnose.context.scene import Scene
+from whystuck.diagnose.logs.log_rule import tell_case
 from whystuck.diagnose.policy import Policy
 from whystuck.diagnose.rule import Blame, Rule
 from whystuck.evidence.finding import Citation, Confidence, Finding
@@ -69,7 +70,7 @@ class WeightsDiverged(Rule):
 
     code = codes.WEIGHTS_DIVERGED
     name = "weights-diverged"
-    needs = ("inspections",)
+    needs = ("inspections", "logs")
     remedies: ClassVar[tuple[str, ...]] = (
         "go back to a checkpoint from before that step: those after it hold several models",
         (
@@ -81,6 +82,7 @@ class WeightsDiverged(Rule):
     def check(self, scene: Scene, policy: Policy) -> Iterator[Finding]:
         """Yield the first difference."""
         del policy
+        yield from (tell_case(self, case) for case in scene.story.of(self.code))
         inspections = scene.evidence.inspections
         apart = find_apart(one for inspection in inspections for one in inspection.checksums)
         teams = scene.evidence.ops.teams

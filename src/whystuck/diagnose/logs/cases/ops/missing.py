@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from whystuck.diagnose import codes
+from whystuck.diagnose.logs.cases.ops.crossed import GroupWait, list_waits
 from whystuck.diagnose.logs.cases.parts import find_time, is_said
 from whystuck.diagnose.logs.story import WAIT, Case
 from whystuck.diagnose.logs.view import LogView
@@ -29,6 +30,10 @@ def make_missing(view: LogView) -> Iterator[Case]:
     ready = {rank for one in events for rank in parse_ranks(one.groups.get("ready") or "")}
     if any(rank > MAX_RANK for rank in ranks):
         return
+    waits = list_waits(view)
+    if len(waits) > 1 and len({wait.waiting | wait.missing for wait in waits}) > 1:
+        yield from _make_of_groups(waits)
+        return
     joined = _find_members(view, events, ready) - set(ranks)
     if 0 < len(joined) < len(ranks):
         yield _make_extra(events, sorted(joined), ranks)
@@ -48,6 +53,27 @@ def make_missing(view: LogView) -> Iterator[Case]:
         confidence=Confidence.LIKELY if blamed else Confidence.POSSIBLE,
         details={"state": "unknown", "missing": ranks, "ready": sorted(ready)},
         remedies=(f"py-spy dump --pid PID   # of {who}: where it is instead",),
+    )
+
+
+def _make_of_groups(waits: Sequence[GroupWait]) -> Iterator[Case]:
+    """Make the case of groups that lack different ranks: who waits in no other group is late."""
+    waiting = frozenset[int]().union(*(wait.waiting for wait in waits))
+    ranks = sorted(frozenset[int]().union(*(wait.missing for wait in waits)) - waiting)
+    lines = [line for wait in waits for line in wait.lines]
+    if not ranks:
+        return
+    yield Case(
+        code=codes.RANK_NEVER_JOINED,
+        summary=f"{name_ranks(ranks)} did not come to collectives of {len(waits)} groups in which "
+        "the others wait",
+        tier=_TIER,
+        ranks=tuple(ranks),
+        victims=tuple(sorted(waiting)),
+        lines=tuple(lines[:_MAX_LINES]),
+        time=find_time(lines),
+        details={"state": "unknown", "missing": ranks, "ready": sorted(waiting)},
+        remedies=(f"py-spy dump --pid PID   # of {name_ranks(ranks)}: where it is instead",),
     )
 
 

@@ -1,4 +1,4 @@
-"""H101, H102, H105, H106, H109, H110 and H127 by what the watchdogs of several ranks print."""
+"""H101, H102, H105, H106, H110 and H127 by what the watchdogs of several ranks print."""
 
 from __future__ import annotations
 
@@ -53,7 +53,6 @@ def make_parted(view: LogView) -> Iterator[Case]:
         found = (
             _judge_batches(view, ops)
             or _judge_idle(group, ops)
-            or _judge_transfers(view, ops)
             or compare_ops(group, ops)
             or _compare_numbers(view, group, ops)
         )
@@ -85,7 +84,8 @@ def _judge_all(view: LogView, group: ToldGroup, ops: Sequence[ToldOp]) -> Case |
     size = max((file.world_size for file in view.files), default=0)
     is_all = size >= _PAIR and set(group.ops) == set(range(size))
     is_ahead = not size and group.name == _WORLD and _are_all_ahead(view, ops)
-    if group.is_of_members or not (is_same and (is_all or is_ahead)):
+    is_one_way = {op.op for op in ops} <= {"send", "recv"}  # nobody is at the other end
+    if group.is_of_members or is_one_way or not (is_same and (is_all or is_ahead)):
         return None
     who = f"all {len(ops)} ranks" if is_all else f"all {len(ops)} ranks that are told of"
     return Case(
@@ -213,7 +213,8 @@ def _tell_extra(group: ToldGroup, ops: Sequence[ToldOp], idle: Sequence[int]) ->
 
 def compare_ops(group: ToldGroup, ops: Sequence[ToldOp]) -> Case | None:
     """Compare what ranks are in at one number, as dumps are compared."""
-    if len(ops) < _PAIR or len({op.seq for op in ops}) > 1:
+    # A send and a receive at one number belong together.
+    if len(ops) < _PAIR or len({op.seq for op in ops}) > 1 or all(op.is_transfer for op in ops):
         return None
     table = make_told_table(group)
     groups = collect_groups(table, Topology())
@@ -291,25 +292,6 @@ def _compare_numbers(view: LogView, group: ToldGroup, ops: Sequence[ToldOp]) -> 
             "sequence": min(values.values()),
             "ops": {str(op.rank): op.op for op in ops},
         },
-    )
-
-
-def _judge_transfers(view: LogView, ops: Sequence[ToldOp]) -> Case | None:
-    """Find two ranks, and no others, that both send or both receive: each waits for the other."""
-    kinds = {op.op for op in ops}
-    is_pair = len(ops) == _PAIR and {op.rank for op in ops} == set(view.ranks)
-    if not is_pair or len(kinds) > 1 or not kinds <= {"send", "recv"}:
-        return None
-    ranks = tuple(op.rank for op in ops)
-    (kind,) = kinds
-    return Case(
-        code=codes.P2P_CYCLE,
-        summary=f"{name_ranks(ranks)} both wait in {kind}: each posts the other half only later",
-        tier=PARTED,
-        ranks=ranks,
-        lines=_cite([op.event for op in ops]),
-        time=find_time([op.event for op in ops]),
-        details={"ring": list(ranks), "ops": {str(op.rank): op.op for op in ops}},
     )
 
 

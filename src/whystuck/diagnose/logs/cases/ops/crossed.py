@@ -1,0 +1,112 @@
+"""H104 by what ranks and tools tell of several groups: each waits in one for ranks of another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from whystuck.diagnose import codes
+from whystuck.diagnose.logs.cases.parts import find_time, is_said
+from whystuck.diagnose.logs.story import PARTED, Case
+from whystuck.diagnose.logs.told_ops import list_told_groups
+from whystuck.diagnose.logs.view import LogView
+from whystuck.evidence.finding import Confidence
+from whystuck.evidence.logs.lines import LogEvent
+from whystuck.evidence.ranks import MAX_RANK, name_ranks, parse_ranks
+
+_MAX_LINES = 6
+# Nearer to a cause than that a rank did not come to one of the groups: it waits in another.
+_TIER = PARTED - 1
+
+
+@dataclass(frozen=True)
+class GroupWait:
+    """Ranks that wait in an op of one group, and those that have not come to it."""
+
+    waiting: frozenset[int]
+    missing: frozenset[int]
+    lines: tuple[LogEvent, ...]
+    name: str = ""
+
+
+def make_crossed(view: LogView) -> Iterator[Case]:
+    """Make the case of groups whose missing ranks all wait in another of these groups."""
+    told = [*_list_compared(view), *_list_counted(view)]
+    waits = [one for one in told if one.waiting and one.missing]
+    ring = _find_ring(waits)
+    if not ring:
+        return
+    ranks = sorted(frozenset[int]().union(*(one.waiting | one.missing for one in ring)))
+    parts = "; ".join(
+        f"{name_ranks(sorted(one.waiting))} wait{'s' * (len(one.waiting) == 1)}"
+        f"{f' in group {one.name}' if one.name else ''} for {name_ranks(sorted(one.missing))}"
+        for one in ring[:3]
+    )
+    lines = [line for one in ring for line in one.lines]
+    yield Case(
+        code=codes.GROUP_ORDER_CYCLE,
+        summary=f"{name_ranks(ranks)} wait for each other in different groups: {parts}; they use "
+        "the groups in different order",
+        tier=_TIER,
+        victims=tuple(ranks),
+        lines=tuple(lines[:_MAX_LINES]),
+        time=find_time(lines),
+        confidence=Confidence.LIKELY,
+        details={"ring": ranks, "groups": sorted({one.name for one in ring} - {""})},
+    )
+
+
+def _find_ring(waits: Sequence[GroupWait]) -> list[GroupWait]:
+    """Return the waits of a ring: whoever is missing in one of them waits in another of them."""
+    ring = list(waits)
+    while ring:
+        waiting = frozenset[int]().union(*(one.waiting for one in ring))
+        kept = [one for one in ring if one.missing <= waiting]
+        if len(kept) == len(ring):
+            break
+        ring = kept
+    # Of one group, ranks that wait and are missing at once are at different ops of it.
+    return ring if len({(one.waiting, one.missing) for one in ring}) > 1 else []
+
+
+def list_waits(view: LogView) -> list[GroupWait]:
+    """Return who waits for whom, as a tool tells that knows the members of each group."""
+    return list(_list_compared(view))
+
+
+def _list_compared(view: LogView) -> Iterator[GroupWait]:
+    """Yield what torchfrtrace tells of each group: the members stand below those that lack."""
+    shown = list(view.list_signatures("frtrace.missing", "frtrace.expected"))
+    for place, event in enumerate(shown):
+        if event.signature != "frtrace.missing" or not is_said(event):
+            continue
+        missing = parse_ranks(event.groups.get("ranks") or "")
+        members = _find_members(shown, place)
+        if missing and members > missing and max(members) <= MAX_RANK:
+            yield GroupWait(members - missing, missing, (event,))
+
+
+def _find_members(shown: Sequence[LogEvent], place: int) -> frozenset[int]:
+    """Return the members of a group: of lines that are the same, the first alone is kept."""
+    behind = shown[place + 1 : place + 2]
+    known = [one for one in behind if one.signature == "frtrace.expected"]
+    known += [one for one in reversed(shown[:place]) if one.signature == "frtrace.expected"]
+    missing = parse_ranks(shown[place].groups.get("ranks") or "")
+    members = (parse_ranks(one.groups.get("ranks") or "") for one in known)
+    return next((found for found in members if found > missing), frozenset())
+
+
+def _list_counted(view: LogView) -> Iterator[GroupWait]:
+    """Yield groups of which ranks tell their counters: who waits, and whose ops are all over."""
+    groups = [one for one in list_told_groups(view) if one.name and not one.is_of_members]
+    for group in groups if len(groups) > 1 else ():
+        behind = min((op.seq for op in group.ops.values()), default=0)
+        busy = {rank for rank, one in group.statuses.items() if not one.is_idle} | {*group.ops}
+        idle = {
+            rank
+            for rank, one in group.statuses.items()
+            if rank not in busy and one.is_idle and one.enqueued < behind
+        }
+        lines = [*(op.event for op in group.ops.values())]
+        lines += [group.statuses[rank].event for rank in sorted(idle)]
+        yield GroupWait(frozenset(busy), frozenset(idle), tuple(lines), group.name)
