@@ -336,7 +336,7 @@ flip("off", 2)
 plain = torch.save, Iterator.__next__, torch.utils.data.DataLoader.__iter__
 engine = torch.autograd._engine_run_backward
 assert torch.save is torch.serialization.save
-assert "_whystuck_probe" not in torch.save.__code__.co_filename
+assert "/probe/marks/" not in torch.save.__code__.co_filename
 def whole():
     assert (torch.save, Iterator.__next__, torch.utils.data.DataLoader.__iter__) == plain
     assert torch.autograd._engine_run_backward is engine
