@@ -16,6 +16,7 @@ from whystuck.diagnose.logs.cases.ends import make_crashes, make_killed
 from whystuck.diagnose.logs.cases.exceptions import make_exceptions
 from whystuck.diagnose.logs.cases.extremes import make_extremes
 from whystuck.diagnose.logs.cases.memory import make_device_memory, make_host_memory
+from whystuck.diagnose.logs.cases.memory_daemons import make_daemons
 from whystuck.diagnose.logs.cases.ops.calls import make_calls
 from whystuck.diagnose.logs.cases.ops.crossed import make_crossed
 from whystuck.diagnose.logs.cases.ops.mismatch import make_mismatches
@@ -46,6 +47,7 @@ from whystuck.diagnose.logs.story import Maker
 MAKERS: tuple[Maker, ...] = (
     make_stopped,
     make_host_memory,
+    make_daemons,
     make_device_memory,
     make_hardware,
     make_device_fault,

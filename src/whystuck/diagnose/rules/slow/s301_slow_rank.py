@@ -55,6 +55,10 @@ class SlowRank(Rule):
 
     Of logs alone, from the times of each rank that Megatron prints (`--timing-log-option all`): a
     rank whose own work takes a quarter longer than the median, while all others are near to it.
+    Lines that tell the least and the most of all ranks and whose they are (Megatron's straggler
+    lines, `slowest rank 12 (1.9 s)`) name the one that is last in three of four, or that has the
+    least throughput as well; where it changes, nobody.
+
     What ranks do together takes longest on those that wait, and is left out. Ranks that the
     straggler reports of nvidia-resiliency-ext name are told as well.
 
