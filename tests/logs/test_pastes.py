@@ -28,6 +28,7 @@ class Paste(NamedTuple):
     innocent: frozenset[int]
     # Not told yet: to blame nobody is all that is asked for.
     is_open: bool
+    nodes: frozenset[str] = frozenset()
 
     def __str__(self) -> str:
         return f"{self.path.parent.name}-{self.path.stem}"
@@ -42,6 +43,7 @@ def _read(folder: Path) -> list[Paste]:
                 _split(row["ranks"]),
                 _split(row["innocent"]),
                 row["shallow"] == "open",
+                frozenset((row.get("nodes") or "").split("|")) - {""},
             )
             for row in csv.DictReader(stream)
         ]
@@ -78,3 +80,4 @@ def test_pasted_texts_are_judged_right_and_blame_no_innocent_rank(
         return
     assert name_first(report) & paste.names
     assert paste.ranks <= blamed
+    assert paste.nodes <= {node for one in report.findings for node in one.culprits.nodes}

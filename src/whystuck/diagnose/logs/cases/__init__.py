@@ -20,6 +20,7 @@ from whystuck.diagnose.logs.cases.exceptions import make_exceptions
 from whystuck.diagnose.logs.cases.extremes import make_extremes
 from whystuck.diagnose.logs.cases.launchers import make_unstarted
 from whystuck.diagnose.logs.cases.memory import make_device_memory, make_host_memory
+from whystuck.diagnose.logs.cases.memory_daemons import make_daemons
 from whystuck.diagnose.logs.cases.ops.calls import make_calls
 from whystuck.diagnose.logs.cases.ops.crossed import make_crossed
 from whystuck.diagnose.logs.cases.ops.mismatch import make_mismatches
@@ -47,6 +48,7 @@ from whystuck.diagnose.logs.story import Maker
 MAKERS: tuple[Maker, ...] = (
     make_stopped,
     make_host_memory,
+    make_daemons,
     make_device_memory,
     make_hardware,
     make_device_fault,

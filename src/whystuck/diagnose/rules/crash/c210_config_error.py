@@ -27,10 +27,13 @@ class ConfigErrorRule(LogRule):
     (mpirun, pdsh, Hydra), the host is named on which they could start nothing. A file that is not
     there, or may not be used, is configuration when all ranks say so, and C204 when some do.
 
+    A transport that is asked for and is not there (libfabric, UCX, Open MPI, NCCL), a step of Slurm
+    or an actor of Ray that waits for resources, and a device that lets nobody in are told as well.
+
     In `details`: `kind` is one of module, library, library-version, argument, script, command,
     port, environment, shared-memory, limits, driver, device, build, versions, interface, fork,
-    placement, launcher, file, permission, or the class of a signature of your own; `words` are the
-    names in the message.
+    placement, launcher, resources, transport, device-taken, file, permission, or the class of a
+    signature of your own; `words` are the names in the message.
 
     ## False alarms
 

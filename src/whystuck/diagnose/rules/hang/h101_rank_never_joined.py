@@ -45,6 +45,10 @@ class RankNeverJoined(SuspectRule):
     Where no op was recorded, a rank that computes in the loop in which the others wait is
     `possible` once they have not run for 20 s.
 
+    A rank that asks again and again for a sign that is no collective, such as a file that another
+    rank makes (`wait_for_flag`, `while not os.path.exists(…)`), waits as its peers do, and is not
+    named. Where a shell shows that the file is not there on its host, the finding is `likely`.
+
     `torchfrtrace` and Horovod name the ranks that are missing: what they say is `likely`. So is a
     rank whose last words in a log are that it is still at something (`still in val loop`,
     `Validating: 23%`), while others waited until a time limit.

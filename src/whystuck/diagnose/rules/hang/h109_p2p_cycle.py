@@ -33,6 +33,10 @@ class P2pCycle(Rule):
     its own, that is told as H110. `details.ring` is its order. Where the same calls of a device
     went well before, the finding is only `possible`.
 
+    Of logs: all ranks of the job say by their watchdogs, or by tracebacks in gloo, that they are in
+    the same half of a transfer. Of few among many, source that stands beside tells that each makes
+    the other half with the same peer only later; then nobody is named.
+
     ## False alarms
 
     None are known.

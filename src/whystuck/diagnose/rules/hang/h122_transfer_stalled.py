@@ -77,6 +77,9 @@ class TransferStalled(Rule):
     are left, and the `unfinished` ranks. It is only `possible` when the ring buffer is so full of
     pending ops that it has lost the oldest.
 
+    Where ranks wait and `ping` tells of a path that does not take packets of the size that the
+    other end sends, it is `possible`.
+
     `details.started` tells what is known of devices. Without `TORCH_NCCL_ENABLE_TIMING` they say
     nothing (`unknown`), and the finding is `possible`, unless a connection is dead or NCCL reports
     an error of the system (by RAS). `all`: every

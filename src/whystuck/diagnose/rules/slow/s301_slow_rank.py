@@ -59,6 +59,10 @@ class SlowRank(Rule):
     middle of what it prints last, or from one line with the times of all ranks. Where only the
     shortest and the longest time of all is told (`forward-compute ...: (1214.3, 2233.1)`), and they
     are far apart, some rank is slow, and nobody is named.
+    Lines that tell the least and the most of all ranks and whose they are (Megatron's straggler
+    lines, `slowest rank 12 (1.9 s)`) name the one that is last in three of four, or that has the
+    least throughput as well; where it changes, nobody.
+
     What ranks do together takes longest on those that wait, and is left out. Ranks that the
     straggler reports of nvidia-resiliency-ext name are told as well.
 

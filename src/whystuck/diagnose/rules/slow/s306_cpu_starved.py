@@ -33,6 +33,8 @@ class CpuStarved(Rule):
     stops them for a quarter. Of the `measures`, `wait_share` is the share of the time in the run
     queue, `throttled_share` that of the quota.
 
+    Of texts, `nr_throttled` of `cpu.stat`, where it is a quarter of `nr_periods` and more.
+
     ## False alarms
 
     A quota that is reached only in the start of a job: the times are those of the whole run, or
