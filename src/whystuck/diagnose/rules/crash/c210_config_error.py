@@ -31,8 +31,8 @@ class ConfigErrorRule(LogRule):
 
     In `details`: `kind` is one of module, library, library-version, argument, script, command,
     port, environment, shared-memory, limits, driver, device, build, versions, interface, fork,
-    placement, resources, transport, device-taken, file, permission, or the class of a signature of your own; `words` are the names in
-    the message.
+    placement, resources, transport, device-taken, file, permission, or the class of a signature of
+    your own; `words` are the names in the message.
 
     ## False alarms
 
