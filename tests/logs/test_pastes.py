@@ -43,7 +43,7 @@ def _read(folder: Path) -> list[Paste]:
                 _split(row["ranks"]),
                 _split(row["innocent"]),
                 row["shallow"] == "open",
-                frozenset((row.get("nodes") or "").split("|")) - {""},
+                frozenset((row.get("hosts") or "").split("|")) - {""},
             )
             for row in csv.DictReader(stream)
         ]

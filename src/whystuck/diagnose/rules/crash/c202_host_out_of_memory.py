@@ -28,9 +28,10 @@ class HostOutOfMemory(LogRule):
 
     The kernel log names the process it killed, and that process is a rank or a worker of one; or
     Slurm (`task 9: Out Of Memory`) or Kubernetes (`OOMKilled`) says so; or a rank says itself that
-    it got no memory; or a daemon that watches memory (systemd-oomd, earlyoom) ended it. With `whystuck run`: the kernel counted a kill in the cgroup of a rank that
-    ended by SIGKILL. A process that is no part of the job, or a kill at another time, is
-    passed over. `details` holds the limit and what the process held, in bytes.
+    it got no memory; or a daemon that watches memory (systemd-oomd, earlyoom) ended it. With
+    `whystuck run`: the kernel counted a kill in the cgroup of a rank that ended by SIGKILL. A
+    process that is no part of the job, or a kill at another time, is passed over. `details` holds
+    the limit and what the process held, in bytes.
 
     ## False alarms
 
