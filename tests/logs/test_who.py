@@ -128,3 +128,9 @@ def test_process_that_nothing_or_two_things_name_is_no_rank(
 )
 def test_sentence_about_others_names_nobody(tmp_path: Path, head: str) -> None:
     assert not blamed(tmp_path, *WAITS, "", head, "", *STACK)
+
+
+def test_own_line_with_process_and_environment_still_tells_whose_the_log_is(tmp_path: Path) -> None:
+    lines = ["started pid 4711 RANK=5 LOCAL_RANK=1 WORLD_SIZE=8", "ValueError: no"]
+
+    assert blamed(tmp_path, *lines) == {5}

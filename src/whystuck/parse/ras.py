@@ -137,14 +137,16 @@ class _Text:
     def _read_group(self, match: re.Match[str]) -> None:
         self.sizes[int(match[1])] = int(match[2])
         comms = _COMMS_IN_GROUP.match(match[0])
-        self.comms_of[int(match[2])] = self.comms_of.get(int(match[2]), 0)
-        self.comms_of[int(match[2])] += int(comms[1]) if comms else 0
+        # A row that is pasted again tells of the same group.
+        self.comms_of[int(match[1])] = int(comms[1]) if comms else 1
         self.seen += int(comms[1]) if comms else 0
 
     @property
     def alike(self) -> int:
         """How many communicators are as large as the largest one."""
-        return self.comms_of.get(max(self.comms_of, default=0), 1)
+        largest = max(self.sizes.values(), default=0)
+        alike = (self.comms_of[group] for group, size in self.sizes.items() if size == largest)
+        return sum(alike) or 1
 
     def _read_comm(self, match: re.Match[str]) -> None:
         self.draft = self.comms.setdefault(_name_comm(match[2]), _Draft())

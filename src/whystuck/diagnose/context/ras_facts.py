@@ -68,14 +68,19 @@ def choose_answer(evidence: Evidence) -> RasStatus | None:
 
 def has_moved(evidence: Evidence) -> bool:
     """Return whether a later answer shows that those that were behind went on: the job runs."""
-    answers: dict[tuple[str, str], list[list[int]]] = {}
-    for status in evidence.ras:
+    answers: dict[tuple[str, str], dict[int, list[int]]] = {}
+    for number, status in enumerate(evidence.ras):
         for comm in status.comms:
             for counts in _by_kind(comm):
-                told = answers.setdefault((comm.hash, counts[0].op), [])
-                told.append([one.issued for one in counts])
+                told = answers.setdefault((comm.hash, counts[0].op), {})
+                told.setdefault(number, []).extend(one.issued for one in counts)
     # Who is behind in one answer is past all of the other one.
-    return any(min(one) > max(other) for told in answers.values() for one in told for other in told)
+    return any(
+        min(one) > max(other)
+        for told in answers.values()
+        for one in told.values()
+        for other in told.values()
+    )
 
 
 def has_network_error(evidence: Evidence) -> bool:
@@ -261,9 +266,7 @@ class _Names:
     """Tells which ranks of the job the members of communicators are."""
 
     def __init__(self, evidence: Evidence, ranks: int, status: RasStatus) -> None:
-        # Of several that are the largest, none is that of all ranks, unless so many are known.
-        is_of_all = status.alike <= 1 or ranks == status.largest
-        self._world = max(ranks, status.largest if is_of_all else status.largest + 1)
+        self._world = max(ranks, status.largest)
         self._by_owner: dict[tuple[str, int], set[int]] = {}
         self._by_pid: Mapping[int, frozenset[int]] = {}
         if status.members and status.largest == self._world:

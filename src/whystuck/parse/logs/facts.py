@@ -14,7 +14,7 @@ from whystuck.evidence.logs.lines import UNKNOWN_RANK
 from whystuck.evidence.ranks import MAX_RANK
 from whystuck.parse.logs.line_texts import read_text
 from whystuck.parse.logs.lines import LogLine
-from whystuck.parse.logs.process_words import ENVIRON, list_rank_pids
+from whystuck.parse.logs.process_words import ENVIRON, is_row_of_ps
 from whystuck.parse.logs.times import Stamp, read_stamp
 
 FACT_MARKS = (
@@ -163,7 +163,7 @@ class LogFacts:
             self.rank_by_pid.setdefault(pid, set()).add(int(match[1]))
             self.environ = 0, 0
         # A row of ps has the environment of one of many processes.
-        return is_own or (" RANK=" in text and bool(next(list_rank_pids(text), None)))
+        return is_own or (" RANK=" in text and is_row_of_ps(text))
 
     def _note_launcher(self, line: LogLine, row: int) -> None:
         """Take what a launcher tells of processes and attempts, and a kernel of its start."""

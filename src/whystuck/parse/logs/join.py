@@ -231,7 +231,8 @@ class LogIndex:
                 self.processes.note(log.node, pid, rank, is_said=True)
         for member in list_owners(log.source.part.ras, self.world_size):
             self.processes.note(member.host, member.pid, member.rank)
-            self._note_node(member.rank, member.host)
+            if not self._hosts:  # an address is another name of a host that is named
+                self._note_node(member.rank, member.host)
 
     def _note_guesses(self, log: KnownLog) -> None:
         for pid in log.source.part.facts.pids if log.rank != UNKNOWN_RANK else ():

@@ -43,6 +43,11 @@ def tells_of_processes(small: str) -> bool:
     )
 
 
+def is_row_of_ps(text: str) -> bool:
+    """Tell whether a line is of one of the processes that `ps e` lists, with its environment."""
+    return _PS_ROW.match(text) is not None
+
+
 def list_rank_pids(text: str) -> Iterator[tuple[int, int, bool]]:
     """Yield ranks and the numbers of their processes, and whether they are local ranks."""
     known = set[str]()

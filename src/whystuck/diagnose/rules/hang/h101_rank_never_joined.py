@@ -37,7 +37,8 @@ class RankNeverJoined(SuspectRule):
     Where no op was recorded, an answer of NCCL RAS tells: a few ranks that issued fewer collectives
     of a communicator than its other members, or gave no answer, and are ahead of nobody in any
     other. In a stall that was watched they are suspects as above. Else they are `possible`:
-    counts of a job that runs differ for a moment, too.
+    counts of a job that runs differ for a moment, too. Two answers of which one is past all of the
+    other show a job that runs.
 
     Of logs alone, it is the rank that a monitored barrier or a report of torch names, or whose own
     counters say that all it issued is over while its peers wait in a later op.
