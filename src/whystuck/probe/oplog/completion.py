@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import atexit
 import os
-import sys
 import threading
 import time
 from collections import deque
@@ -21,6 +20,7 @@ from ..interrupts import let_through
 from ..mapped_log import PUT_TWO_TIMES
 from ..threads import name_thread
 from . import ring as rings
+from .handles import has_failed, make_unbox
 from .ring import ASYNC, HOST, P2P, PUT_TIME, Ring
 
 TYPE_CHECKING = False
@@ -103,7 +103,7 @@ class Completion:
         self._took_ns: dict[int, int] = {}
         # The newest op of each thread, where the thread waits for it; 0 where not.
         self._waited_for: dict[int, int] = {}
-        self._unbox = _make_unbox()
+        self._unbox = make_unbox()
 
     def start(self) -> None:
         """Start the thread, once; it never keeps the process alive."""
@@ -189,6 +189,7 @@ class Completion:
         self._set_due(time.monotonic_ns() + _DUE_NS)
         self._last_look_ns = 0
         if self._stretch > 1.0:
+            self._vain_looks = 0
             self._take_new()  # to foresee its end, which spares the first look
         self._rest(_LOOK_EVERY_S)
 
@@ -378,29 +379,10 @@ class Completion:
             # Half a rest before it was seen to be over: the next look at one is a rest earlier.
             pending_ns = max(self._last_look_ns, issued_ns, done_ns - int(self._pause_s * 1e9))
             self._learn(form, (pending_ns + done_ns) // 2 - issued_ns)
-            if done_ns - issued_ns > _LONG_ENOUGH_NS and _has_failed(work):
+            if done_ns - issued_ns > _LONG_ENOUGH_NS and has_failed(work):
                 ring.add_flag(number, rings.FAILED)
             elif is_any:
                 PUT_TIME(ring.map, place + rings.EXTRA, work._source_rank() + 1)
         except Exception:  # a backend whose handles cannot be asked
             ring.add_flag(number, rings.NO_END)
         return True
-
-
-def _make_unbox() -> Callable[[Any], Any]:
-    """Make what returns the handle of an op; from the dispatcher it comes in a box."""
-    kind = sys.modules["torch._C._distributed_c10d"].Work
-    return lambda work: work if isinstance(work, kind) else kind.unbox(work)
-
-
-def _has_failed(work: Any) -> bool:
-    """Ask by the future of an op: the plain questions of torch print a warning."""
-    try:
-        future = work.get_future()
-    except Exception:  # gloo's sends and receives have none
-        return False
-    try:
-        future.value()
-    except Exception:
-        return True
-    return False
