@@ -26,21 +26,13 @@ def _start_hidden():
     from _frozen_importlib_external import PathFinder
 
     here = os.path.dirname(os.path.abspath(__file__))
-    path = [entry for entry in sys.path if _find_place(entry) != here]
+    path = [entry for entry in sys.path if os.path.abspath(entry or os.curdir) != here]
     spec = PathFinder.find_spec("sitecustomize", path)
     if spec is None or spec.loader is None:
         return
     module = module_from_spec(spec)
     sys.modules["sitecustomize"] = module
     spec.loader.exec_module(module)
-
-
-def _find_place(entry):
-    # type: (str) -> str
-    try:
-        return os.path.abspath(entry or os.curdir)
-    except OSError:  # relative, to a folder that is not there any more
-        return ""
 
 
 try:
