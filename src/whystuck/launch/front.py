@@ -23,16 +23,15 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from msgspec.structs import replace
 
-from whystuck.evidence.errors import StartError, UsageError
 from whystuck.launch import descriptors
 from whystuck.launch.background import say
 from whystuck.launch.caller import Caller
 from whystuck.launch.command import probe_environment, start_command
-from whystuck.launch.link import Link, make_pair, wait_readable
+from whystuck.launch.link import Link, make_pair, refuse, wait_readable
 from whystuck.launch.options import CANNOT_RUN_EXIT, CommandError, RunOptions, check_command
 from whystuck.launch.output import relay
 from whystuck.launch.output.rank_outputs import LAUNCHER_CHANNELS, RelayEnd
@@ -183,7 +182,7 @@ class Front:
                 variables: dict[str, str] = message["variables"]
                 return variables
             if message is not None and message["kind"] == "refused":
-                _refuse(message)
+                refuse(message)
             if message is not None and message["kind"] == "useless":
                 self._leave_watcher(str(message["reason"]))
                 return {}
@@ -400,9 +399,3 @@ def _receive(control: socket.socket) -> bytes:
         return control.recv(1)
     except OSError:
         return b""
-
-
-def _refuse(message: dict[str, Any]) -> NoReturn:
-    """Raise what the watcher has said; its code is that of a wrong option, or of no start."""
-    kind = UsageError if message["is_usage"] else StartError
-    raise kind(str(message["text"]), hint=str(message["hint"]))

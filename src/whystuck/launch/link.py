@@ -8,7 +8,9 @@ import select
 import socket
 import time
 from contextlib import suppress
-from typing import Any
+from typing import Any, NoReturn
+
+from whystuck.evidence.errors import StartError, UsageError
 
 _MAX_MESSAGE_BYTES = 1 << 17
 _TELL_S = 1.0
@@ -89,3 +91,9 @@ def wait_readable(fd: int, timeout_s: float) -> bool:
     poller = select.poll()
     poller.register(fd, select.POLLIN)
     return bool(poller.poll(int(timeout_s * 1000)))
+
+
+def refuse(message: dict[str, Any]) -> NoReturn:
+    """Raise what the watcher has said; its code is that of a wrong option, or of no start."""
+    kind = UsageError if message["is_usage"] else StartError
+    raise kind(str(message["text"]), hint=str(message["hint"]))

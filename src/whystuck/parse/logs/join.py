@@ -317,12 +317,7 @@ class LogIndex:
                 pids.setdefault(seen.rank, seen.pid)
             if seen.rank != UNKNOWN_RANK and seen.local >= 0:
                 locals_.setdefault(seen.rank, seen.local)
-        told = {
-            *facts.workers.values(),
-            *(one.rank for one in list_owners(part.ras, self.world_size)),
-        }
-        known = (ranks | comms.keys() | told) & self.node_by_rank.keys()
-        nodes = {rank: self.node_by_rank[rank] for rank in known}
+        nodes = self._name_nodes(part, ranks | comms.keys())
         return LogFile(
             artifact=source.artifact,
             kind=log.kind,
@@ -339,6 +334,15 @@ class LogIndex:
             local_by_rank=locals_,
             loss_ranks=frozenset(facts.losses.keys() - {UNKNOWN_RANK}),
         )
+
+    def _name_nodes(self, part: LogPart, ranks: set[int]) -> dict[int, str]:
+        """Return the nodes of ranks of a log, and of those that it tells of."""
+        told = {
+            *part.facts.workers.values(),
+            *(one.rank for one in list_owners(part.ras, self.world_size)),
+        }
+        known = (ranks | told) & self.node_by_rank.keys()
+        return {rank: self.node_by_rank[rank] for rank in known}
 
 
 def _world_of(part: LogPart) -> int:

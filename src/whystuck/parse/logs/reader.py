@@ -18,10 +18,10 @@ from whystuck.parse.logs.blocks.tracebacks import TraceReader, read_syntax_error
 from whystuck.parse.logs.clusters import CLUSTER_MARKS, ClusterReader
 from whystuck.parse.logs.exits import EXIT_MARKS, ExitReader
 from whystuck.parse.logs.facts import FACT_MARKS
-from whystuck.parse.logs.held import HeldLine, HeldLines
 from whystuck.parse.logs.labels import find_labels
 from whystuck.parse.logs.lines import MAX_TEXT, LogLine, parse_line
 from whystuck.parse.logs.parts import EventKeeper, EventSeen, LogPart
+from whystuck.parse.logs.progress_lines import HeldLine, HeldLines
 from whystuck.parse.logs.sampling import HEAD_BYTES, LogSampler
 from whystuck.parse.logs.search.engines import Engine
 from whystuck.parse.logs.search.raw_lines import COLOUR, LINE, LineTable, skip_end, split_lines
