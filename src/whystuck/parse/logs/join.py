@@ -231,8 +231,6 @@ class LogIndex:
                 self.processes.note(log.node, pid, rank, is_said=True)
         for member in list_owners(log.source.part.ras, self.world_size):
             self.processes.note(member.host, member.pid, member.rank)
-            if not self._hosts:  # an address is another name of a host that is named
-                self._note_node(member.rank, member.host)
 
     def _note_guesses(self, log: KnownLog) -> None:
         for pid in log.source.part.facts.pids if log.rank != UNKNOWN_RANK else ():
@@ -317,11 +315,7 @@ class LogIndex:
                 pids.setdefault(seen.rank, seen.pid)
             if seen.rank != UNKNOWN_RANK and seen.local >= 0:
                 locals_.setdefault(seen.rank, seen.local)
-        told = {
-            *facts.workers.values(),
-            *(one.rank for one in list_owners(part.ras, self.world_size)),
-        }
-        known = (ranks | comms.keys() | told) & self.node_by_rank.keys()
+        known = (ranks | comms.keys() | set(facts.workers.values())) & self.node_by_rank.keys()
         nodes = {rank: self.node_by_rank[rank] for rank in known}
         return LogFile(
             artifact=source.artifact,
