@@ -395,7 +395,6 @@ class Front:
 
 
 def _receive(control: socket.socket) -> bytes:
-    try:
+    with suppress(OSError):
         return control.recv(1)
-    except OSError:
-        return b""
+    return b""

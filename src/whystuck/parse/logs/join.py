@@ -231,8 +231,6 @@ class LogIndex:
                 self.processes.note(log.node, pid, rank, is_said=True)
         for member in list_owners(log.source.part.ras, self.world_size):
             self.processes.note(member.host, member.pid, member.rank)
-            if not self._hosts:  # an address is another name of a host that is named
-                self._note_node(member.rank, member.host)
 
     def _note_guesses(self, log: KnownLog) -> None:
         for pid in log.source.part.facts.pids if log.rank != UNKNOWN_RANK else ():
@@ -317,7 +315,8 @@ class LogIndex:
                 pids.setdefault(seen.rank, seen.pid)
             if seen.rank != UNKNOWN_RANK and seen.local >= 0:
                 locals_.setdefault(seen.rank, seen.local)
-        nodes = self._name_nodes(part, ranks | comms.keys())
+        known = (ranks | comms.keys() | set(facts.workers.values())) & self.node_by_rank.keys()
+        nodes = {rank: self.node_by_rank[rank] for rank in known}
         return LogFile(
             artifact=source.artifact,
             kind=log.kind,
@@ -334,15 +333,6 @@ class LogIndex:
             local_by_rank=locals_,
             loss_ranks=frozenset(facts.losses.keys() - {UNKNOWN_RANK}),
         )
-
-    def _name_nodes(self, part: LogPart, ranks: set[int]) -> dict[int, str]:
-        """Return the nodes of ranks of a log, and of those that it tells of."""
-        told = {
-            *part.facts.workers.values(),
-            *(one.rank for one in list_owners(part.ras, self.world_size)),
-        }
-        known = (ranks | told) & self.node_by_rank.keys()
-        return {rank: self.node_by_rank[rank] for rank in known}
 
 
 def _world_of(part: LogPart) -> int:
