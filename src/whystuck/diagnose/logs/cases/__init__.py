@@ -9,6 +9,7 @@ from whystuck.diagnose.logs.cases.checksums import make_checksums
 from whystuck.diagnose.logs.cases.clocks_off import make_clocks_off
 from whystuck.diagnose.logs.cases.config import make_config_errors
 from whystuck.diagnose.logs.cases.devices.device_faults import make_device_fault
+from whystuck.diagnose.logs.cases.devices.device_memory import make_device_memory
 from whystuck.diagnose.logs.cases.devices.hardware import make_hardware
 from whystuck.diagnose.logs.cases.devices.pcie import make_pcie
 from whystuck.diagnose.logs.cases.devices.ports import make_ports
@@ -19,7 +20,7 @@ from whystuck.diagnose.logs.cases.ends import make_crashes, make_killed
 from whystuck.diagnose.logs.cases.exceptions import make_exceptions
 from whystuck.diagnose.logs.cases.extremes import make_extremes
 from whystuck.diagnose.logs.cases.launchers import make_unstarted
-from whystuck.diagnose.logs.cases.memory import make_device_memory, make_host_memory
+from whystuck.diagnose.logs.cases.memory import make_host_memory
 from whystuck.diagnose.logs.cases.memory_daemons import make_daemons
 from whystuck.diagnose.logs.cases.ops.calls import make_calls
 from whystuck.diagnose.logs.cases.ops.crossed import make_crossed

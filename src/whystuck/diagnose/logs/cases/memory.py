@@ -1,4 +1,4 @@
-"""C202 host-out-of-memory and C206 device-out-of-memory."""
+"""C202 host-out-of-memory."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from functools import cached_property
 from typing import Any
 
 from whystuck.diagnose import codes
-from whystuck.diagnose.algorithms.failures.raised import select_own
 from whystuck.diagnose.algorithms.stacks.frames import describe_place
 from whystuck.diagnose.logs.cases.parts import (
     find_exceptions,
@@ -32,10 +31,6 @@ _RSS = re.compile(r"anon-rss:(\d+)kB")
 _TASK = re.compile(r"tasks? ([\d,-]+): Out Of Memory")
 # What a rank or a worker of its loader is called; the kernel cuts names to 15 characters.
 _RANK_COMM = re.compile(r"python|^pt_|ray::|^torch|deepspeed")
-_TRIED = re.compile(r"Tried to allocate ([\d.]+ \w+)")
-_CAPACITY = re.compile(r"total capacity of ([\d.]+ \w+) of which ([\d.]+ \w+) is free")
-# A size that no device has: memory was overwritten, or the process was being torn down.
-_ABSURD = re.compile(r"Tried to allocate (?:more than 1EB|\d{7,}(?:\.\d+)? GiB|[\d.]+ [PE]iB)")
 _UNKNOWN_END = "exited unexpectedly"
 _RAY_HOST = re.compile(r"at node \(ID: \w{1,80}, IP: ([\d.a-fA-F:]{2,45})\)")
 _SIGKILL = 9
@@ -226,12 +221,14 @@ def _make_slurm(view: LogView) -> Iterator[Case]:
 
 
 def _make_pods(view: LogView) -> Iterator[Case]:
-    told = list_first(list(view.list_signatures("k8s.oomkilled")), lambda event: event.time)
-    for event in told:
-        ranks, node = view.find_ranks_of(event), view.find_node_of(event)
-        if not node:
-            node = _find_pod(view, event)
-            ranks = view.list_ranks_on(node)
+    by_owner: dict[tuple[frozenset[int], str], list[LogEvent]] = {}
+    for event in list_first(list(view.list_signatures("k8s.oomkilled")), lambda one: one.time):
+        by_owner.setdefault(_find_owner(view, event), []).append(event)
+    named = {one.artifact for owner, events in by_owner.items() if any(owner) for one in events}
+    for (ranks, node), events in by_owner.items():
+        # Another command tells of the same pod.
+        if not (ranks or node) and events[0].artifact in named:
+            continue
         yield Case(
             code=codes.HOST_OUT_OF_MEMORY,
             summary=f"the container of {name_ranks(ranks) if ranks else node or 'a pod'} "
@@ -239,12 +236,21 @@ def _make_pods(view: LogView) -> Iterator[Case]:
             tier=OUTSIDE,
             ranks=tuple(sorted(ranks)) if len(ranks) == 1 else (),
             nodes=(node,) if node else (),
-            lines=(event,),
-            time=event.time,
+            lines=tuple(events),
+            time=events[0].time,
             confidence=Confidence.CERTAIN,
             remedies=(f"see its limit, and raise it: `kubectl describe pod {node or 'POD'}`",),
             scope=ranks,
         )
+
+
+def _find_owner(view: LogView, event: LogEvent) -> tuple[frozenset[int], str]:
+    """Return the ranks and the pod that a line about a container tells of."""
+    ranks, node = view.find_ranks_of(event), view.find_node_of(event)
+    if not node:
+        node = _find_pod(view, event)
+        ranks = view.list_ranks_on(node)
+    return frozenset(ranks), node
 
 
 def _find_pod(view: LogView, event: LogEvent) -> str:
@@ -336,56 +342,3 @@ def _list_killed_workers(view: LogView) -> Iterator[LogEvent]:
     for event in view.list_signatures("py.dataloader_killed"):
         if "Killed" in event.text:
             yield event
-
-
-def make_device_memory(view: LogView) -> Iterator[Case]:
-    """Make the case of device memory that ran out on some ranks, or on all of them."""
-    events = [event for event in view.list_signatures("cuda.oom") if is_said(event)]
-    exceptions = find_exceptions(view, events, codes.DEVICE_OUT_OF_MEMORY)
-    exceptions = tuple(item for item in exceptions if not _ABSURD.search(item.message))
-    if not events and not exceptions:
-        return
-    ranks = tuple(sorted({*list_ranks(events), *list_ranks(exceptions)}))
-    everywhere = view.is_everywhere(ranks)
-    # The line with the sizes says most.
-    events.sort(key=lambda event: "Tried to allocate" not in event.text)
-    texts = [*(event.text for event in events), *(item.message for item in exceptions)]
-    details = _describe_sizes(texts)
-    is_survived = not exceptions and _are_survived(view, events)
-    tried = f" while it asked for {details['tried']}" if "tried" in details else ""
-    who = f"{len(ranks)} of {len(view.ranks)} ranks" if everywhere else name_ranks(ranks)
-    yield Case(
-        code=codes.DEVICE_OUT_OF_MEMORY,
-        summary=f"{who if ranks else 'a rank'} ran out of device memory{tried}"
-        + (": the batch is too large, no rank is special" if everywhere else ""),
-        tier=OWN,
-        ranks=() if everywhere else ranks,
-        lines=tuple(events),
-        exceptions=exceptions,
-        where=place_exceptions(exceptions[:1] if everywhere else exceptions),
-        time=find_time(events, exceptions),
-        details=details,
-        support=ALOOF if is_survived else LINKED,
-    )
-
-
-def _are_survived(view: LogView, events: Sequence[LogEvent]) -> bool:
-    """Return whether lines that no traceback ends with came before other failures of their log."""
-    last: dict[tuple[str, int], int] = {}
-    for item in select_own(view.exceptions):
-        # A line of no rank may be of any.
-        for rank in {item.rank, -1}:
-            key = item.artifact, rank
-            last[key] = max(last.get(key, 0), item.row)
-    return all(last.get((event.artifact, event.rank), 0) > event.row for event in events)
-
-
-def _describe_sizes(texts: Sequence[str]) -> dict[str, Any]:
-    details: dict[str, Any] = {}
-    for text in texts:
-        if match := _TRIED.search(text):
-            details["tried"] = match[1]
-            if match := _CAPACITY.search(text):
-                details |= {"capacity": match[1], "free": match[2]}
-            break
-    return details

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from whystuck.diagnose import codes
@@ -144,7 +144,9 @@ def make_lost(view: LogView) -> Iterator[Case]:
     exceptions = tuple(
         item for item in view.exceptions if is_cascade(item) and not is_timeout(item)
     )
-    if not exceptions and all(event.signature in _ENDS for event in events):
+    if not exceptions and (
+        all(event.signature in _ENDS for event in events) or _are_of_the_end(view, events)
+    ):
         return
     ranks = sorted({*list_ranks(events), *(item.rank for item in exceptions)} - {-1})
     last = find_exceptions(view, events)
@@ -162,3 +164,9 @@ def make_lost(view: LogView) -> Iterator[Case]:
         details={"cut": ranks},
         remedies=(choose_host_command(view, ranks),),
     )
+
+
+def _are_of_the_end(view: LogView, events: Sequence[LogEvent]) -> bool:
+    """Tell whether ranks only lost the store of a job that was done: rank 0 ends it first."""
+    done = {event.attempt for event in view.list_signatures("job.done")}
+    return all(one.signature in {*_ENDS, "store.reset"} and one.attempt in done for one in events)
