@@ -61,8 +61,8 @@ LOST = (
     ),
     (
         "[rank5]:[W1116 04:52:44.121007518 ProcessGroupNCCL.cpp:1662] [PG ID 0 Rank 5] Failed "
-        'to check the "should dump" flag on TCPStore, (maybe TCPStore server has shut down too early), '
-        "with error: failed to recv, got 0 bytes"
+        'to check the "should dump" flag on TCPStore, (maybe TCPStore server has shut down '
+        "too early), with error: failed to recv, got 0 bytes"
     ),
 )
 DONE = [
@@ -92,8 +92,8 @@ def test_the_same_warnings_of_a_job_that_was_not_done_are_one(tmp_path: Path) ->
             "Connection closed by peer [10.8.0.12]:31718"
         ),
         (
-            "[rank5]: torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:2251, "
-            "remote process exited or there was a network error, NCCL version 2.21.5"
+            "[rank5]: torch.distributed.DistBackendError: NCCL error in: "
+            "ProcessGroupNCCL.cpp:2251, remote process exited or there was a network error, NCCL version 2.21.5"
         ),
     ],
 )
