@@ -465,8 +465,13 @@ def test_running_job_is_switched_on_all_ranks_at_one_step(tmp_path: Path) -> Non
         )
         code, shown, _ = job.switch("set", "marks=off", "--no-wait")
         assert (code, shown["wanted"]["generation"]) == (0, stamp + 1)
+        # A rank may be done before it is looked at: with no time to wait, both are right.
         code, shown, _ = job.switch("set", "marks=on", "--timeout", "0")
-        assert code == 3
+        is_applied = [
+            rank["applied"]["generation"] == shown["wanted"]["generation"]
+            for rank in shown["ranks"]
+        ]
+        assert code == (0 if all(is_applied) else 3)
     finally:
         code, out = job.end()
     assert (code, sorted(out.splitlines())) == (0, [b"buffer 99"] * 2)

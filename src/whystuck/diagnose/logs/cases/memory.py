@@ -31,6 +31,8 @@ _RSS = re.compile(r"anon-rss:(\d+)kB")
 _TASK = re.compile(r"tasks? ([\d,-]+): Out Of Memory")
 # What a rank or a worker of its loader is called; the kernel cuts names to 15 characters.
 _RANK_COMM = re.compile(r"python|^pt_|ray::|^torch|deepspeed")
+# torch calls the main thread of a rank `pt_main_thread`, and a worker `pt_data_worker`.
+_LOADER_COMM = "pt_data"
 _UNKNOWN_END = "exited unexpectedly"
 _RAY_HOST = re.compile(r"at node \(ID: \w{1,80}, IP: ([\d.a-fA-F:]{2,45})\)")
 _SIGKILL = 9
@@ -70,7 +72,7 @@ def _make_kernel_kills(view: LogView) -> Iterator[Case]:
         what = "the memory limit of its cgroup" if "cgroup" in events[0].text else "host memory"
         on = f" on {node}" if node else ""
         comm = _find_comm(events[0])
-        if rank >= 0 and comm.startswith("pt_"):
+        if rank >= 0 and comm.startswith(_LOADER_COMM):
             who = f"a loader worker of {who}"
         is_own = rank >= 0 or bool(_RANK_COMM.search(comm) and view.has_job_logs)
         is_own = is_own and view.is_felt(time) is not False
@@ -128,7 +130,7 @@ class _Owners:
 
         In its container, the worker has another number than for the kernel.
         """
-        if not _find_comm(event).startswith("pt_"):
+        if not _find_comm(event).startswith(_LOADER_COMM):
             return -1
         lines = [line for line in _list_killed_workers(self._view) if line.rank >= 0]
         near = {line.rank for line in lines if not _is_elsewhere(self._view, line, event)}
