@@ -25,6 +25,7 @@ for step in range(20):
 """
 
 
+@pytest.mark.slow
 def test_stall_has_the_devices_of_its_ranks(nvml_folder: Path, tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)

@@ -98,6 +98,7 @@ def list_lines_of_ours(cwd: Path) -> list[str]:
     return [line for line in lines if line.startswith(("whystuck: ", "report: "))]
 
 
+@pytest.mark.slow
 def test_stalled_job_that_the_user_interrupts_keeps_its_answer(tmp_path: Path) -> None:
     run = ["run", "--stall-after", "6", "--", *torchrun(4, STUCK)]
     with start(tmp_path, *run) as process:

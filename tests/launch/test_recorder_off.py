@@ -38,6 +38,7 @@ def test_rank_that_hangs_is_told_from_the_op_logs(tmp_path: Path) -> None:
     assert any(one["rank"] == 1 and one["line"] == 8 for one in found[0]["where"])
 
 
+@pytest.mark.slow
 def test_nothing_is_told_while_no_op_is_counted(tmp_path: Path) -> None:
     """Neither torch nor the op log counts: a rank that waits may as well be one that works."""
     job = tmp_path / "train.py"

@@ -165,6 +165,7 @@ def test_upgrade_while_the_job_runs_mixes_nothing(tmp_path: Path) -> None:
     assert "whystuck was replaced on disk while this job ran" in answer["error"]
 
 
+@pytest.mark.slow
 def test_run_inside_run_changes_nothing_and_the_inner_one_has_the_ranks(tmp_path: Path) -> None:
     script = tmp_path / "rank.py"
     script.write_text(RANK)

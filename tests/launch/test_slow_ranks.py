@@ -53,6 +53,7 @@ def check(tmp_path: Path, reports: list[dict[str, Any]]) -> None:
             assert finding["victims"]["ranks"] == "0,2"
 
 
+@pytest.mark.slow
 def test_slow_rank_of_a_short_job_is_told_at_its_end(tmp_path: Path) -> None:
     errors, reports = run(tmp_path, 120, 30, 0.05)
 

@@ -103,6 +103,7 @@ def trace(folder: Path, pid: int, *what: str) -> str:
     return str(made)
 
 
+@pytest.mark.slow
 def test_steps_of_a_trace_on_demand_are_counted_and_compared(tmp_path: Path) -> None:
     with running(tmp_path, LATE) as pid:
         five = trace(tmp_path, pid, "--iterations", "5")

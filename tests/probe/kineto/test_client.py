@@ -231,6 +231,7 @@ print(""",
 )
 
 
+@pytest.mark.slow
 def test_exit_before_a_window_that_kineto_was_just_asked_for(tmp_path: Path) -> None:
     with fabric() as served:
         process = start(tmp_path, served.folder, ENDS_LATE)
@@ -369,6 +370,7 @@ def test_own_profiler_during_a_trace_gets_its_own_whole(tmp_path: Path, *, is_ow
     assert (code, out) == (42, b"3\n1 False False\n")
 
 
+@pytest.mark.slow
 def test_window_that_the_own_profiler_of_the_job_leaves_no_time_for_is_not_spoken_of(
     tmp_path: Path,
 ) -> None:
@@ -668,6 +670,7 @@ def test_process_that_torch_itself_leads_is_rescued(tmp_path: Path) -> None:
         counter.close()
 
 
+@pytest.mark.slow
 def test_rank_that_was_asked_for_iterations_when_it_was_stuck_can_be_traced_again(
     tmp_path: Path,
 ) -> None:

@@ -97,6 +97,7 @@ assert orders > 100, orders
     )
 
 
+@pytest.mark.slow
 def test_changes_that_meet_leave_nothing_behind(tmp_path: Path) -> None:
     run_rank(
         tmp_path,
