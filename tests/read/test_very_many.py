@@ -10,6 +10,7 @@ import pytest
 from tests.diagnose.logs.config_logs import tell, trace
 
 from whystuck.diagnose.logs.cases import MAKERS, memory
+from whystuck.diagnose.logs.cases.devices import device_memory
 from whystuck.diagnose.logs.story import ALOOF, LINKED, MAX_CASES, Story
 from whystuck.diagnose.logs.view import LogView
 from whystuck.guarded.evidence_files import open_evidence
@@ -174,14 +175,14 @@ def test_lines_about_device_memory_are_compared_with_the_last_failures(
     job += "".join(trace("ValueError: x", rank=n) for n in range(100))
     (tmp_path / "train.log").write_text(job)
     view = LogView(read_evidence(tmp_path))
-    calls = _count_calls(monkeypatch, memory, "select_own")
-    (case,) = memory.make_device_memory(view)
+    calls = _count_calls(monkeypatch, device_memory, "select_own")
+    (case,) = device_memory.make_device_memory(view)
 
     assert len(calls) <= 1
     assert case.support == ALOOF
     # After the last failure of its rank, it is no longer survived.
     (tmp_path / "train.log").write_text(job + f"[rank7]: {line}")
-    (case,) = memory.make_device_memory(LogView(read_evidence(tmp_path)))
+    (case,) = device_memory.make_device_memory(LogView(read_evidence(tmp_path)))
     assert case.support == LINKED
 
 
