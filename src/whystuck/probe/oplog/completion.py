@@ -175,7 +175,8 @@ class Completion:
             self._rest(self._choose_pause_s())
             return
         while self._vain_looks < self._choose_vain_looks():
-            time.sleep(min(_LOOK_EVERY_S * self._stretch * 2**self._vain_looks, _MAX_VAIN_REST_S))
+            rest_s = _LOOK_EVERY_S * self._stretch * 2**self._vain_looks
+            time.sleep(min(rest_s, _MAX_VAIN_REST_S) * PACE.factor)
             self._vain_looks += 1
             if self._has_work() or self.is_over:
                 return
