@@ -40,6 +40,8 @@ _WORKERS = 16
 _DETACH = 2
 _END_S = 2.0
 _FORGET, _BATCH_FORGET, _INTERRUPT, _DESTROY = 2, 42, 36, 38
+# The kernel does both; bytes of Python do not lie where direct access wants them.
+_KERNEL_FLAGS = os.O_APPEND | os.O_DIRECT
 _WANTED_MODE, _WANTED_SIZE, _WANTED_TIMES = 1 << 0, 1 << 3, 1 << 5
 _NAMES = {
     1: "LOOKUP", 3: "GETATTR", 4: "SETATTR", 9: "MKDIR", 10: "UNLINK", 11: "RMDIR", 12: "RENAME",
@@ -60,6 +62,8 @@ class SharedDisk:
         self.delay_s = delay_s
         # By how much the clock of the server is ahead of ours.
         self.clock_offset_s = 0.0
+        # How many more writes may pass by the cache: -1 is any number.
+        self.direct_writes_left = -1
         self.counts: Counter[tuple[int, str]] = Counter()
         self.is_open = threading.Event()
         self.is_open.set()
@@ -195,14 +199,13 @@ class SharedDisk:
 
     def open(self, node: int, body: bytes) -> bytes:
         (flags,) = struct.unpack_from("=I", body)
-        # The kernel adds to the end, where that is asked for.
-        flags &= ~(os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW)
+        flags &= ~(_KERNEL_FLAGS | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW)
         return _OPEN.pack(os.open(self._paths[node], flags | os.O_CLOEXEC), 0, 0)
 
     def create(self, node: int, body: bytes) -> bytes:
         flags, mode, _, _ = struct.unpack_from("=IIII", body)
         path = self._inside(node, body[16:])
-        flags = flags & ~os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+        flags = flags & ~_KERNEL_FLAGS | os.O_CREAT | os.O_CLOEXEC
         descriptor = os.open(path, flags, 0o600)
         os.fchmod(descriptor, stat.S_IMODE(mode))
         return self._enter(path) + _OPEN.pack(descriptor, 0, 0)
@@ -212,7 +215,11 @@ class SharedDisk:
         return os.pread(descriptor, size, offset)
 
     def write(self, _node: int, body: bytes) -> bytes:
-        descriptor, offset, size, *_ = _IO.unpack_from(body)
+        descriptor, offset, size, _, _, flags, _ = _IO.unpack_from(body)
+        if flags & os.O_DIRECT:
+            if not self.direct_writes_left:
+                raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+            self.direct_writes_left -= 1
         data = body[_IO.size : _IO.size + size]
         return struct.pack("=II", os.pwrite(descriptor, data, offset), 0)
 

@@ -168,6 +168,16 @@ def test_a_slow_file_server_is_slow_with_figures(tmp_path: Path) -> None:
     assert "MB/s, below 40" in finding.summary
 
 
+@pytest.mark.parametrize("allowed", [0, 1, 30])
+def test_a_file_server_that_refuses_direct_writes_is_sound(tmp_path: Path, allowed: int) -> None:
+    with shared_disk(tmp_path) as disk:
+        disk.direct_writes_left = allowed
+        results = run_check(Disk(), disk.path)
+
+    assert [one.outcome for one in results] == [Outcome.OK]
+    assert results[0].facts["read"] == "after the cache was dropped"
+
+
 def test_a_file_server_that_hangs_has_failed_and_hangs_nobody(tmp_path: Path) -> None:
     with shared_disk(tmp_path) as disk:
         disk.is_open.clear()

@@ -116,38 +116,40 @@ class _Data:
 def _measure_data(place: int, size_bytes: int, budget_s: float, found: Measured) -> None:
     buffer = mmap.mmap(-1, BLOCK_BYTES)  # direct access wants memory at the start of a page
     buffer[:] = pattern = os.urandom(BLOCK_BYTES)
-    fd, found.is_direct = _open(place, buffer)
-    data = _Data(fd, buffer, pattern, os.urandom(8))
-    try:
-        blocks = _write(data, max(1, size_bytes // BLOCK_BYTES), budget_s, found)
-        if not found.is_direct:
-            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-        _read(data, blocks, budget_s, found)
-    finally:
-        os.close(fd)
-        buffer.close()
+    blocks = max(1, size_bytes // BLOCK_BYTES)
+    # Some file systems refuse direct access at once, others when it is used, or some times only.
+    for direct in (os.O_DIRECT, 0):
+        found.is_direct = bool(direct)
+        try:
+            with _make_data(place, direct) as fd:
+                data = _Data(fd, buffer, pattern, os.urandom(8))
+                _measure_blocks(data, blocks, budget_s, found)
+            break
+        except OSError as error:
+            if not direct or error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):
+                raise
+    buffer.close()
 
 
-def _open(place: int, buffer: mmap.mmap) -> tuple[int, bool]:
-    """Make a file, past the cache where that works.
-
-    Some file systems refuse direct access at once, others when it is used.
-    """
-    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    fd = -1
-    try:
-        fd = os.open(_DATA, flags | os.O_DIRECT, 0o600, dir_fd=place)
-        os.pwrite(fd, buffer, 0)
-    except OSError as error:
-        if fd >= 0:
-            os.close(fd)
-        if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):
-            raise
-    else:
-        return fd, True
+@contextmanager
+def _make_data(place: int, direct: int) -> Iterator[int]:
+    """Make the file of the blocks, past the cache where ``direct`` is ``O_DIRECT``."""
     with suppress(FileNotFoundError):
         os.unlink(_DATA, dir_fd=place)
-    return os.open(_DATA, flags, 0o600, dir_fd=place), False
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    fd = os.open(_DATA, flags | direct, 0o600, dir_fd=place)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def _measure_blocks(data: _Data, blocks: int, budget_s: float, found: Measured) -> None:
+    found.wrong_block, found.wrong_blocks = -1, 0
+    written = _write(data, blocks, budget_s, found)
+    if not found.is_direct:
+        os.posix_fadvise(data.fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    _read(data, written, budget_s, found)
 
 
 def _write(data: _Data, blocks: int, budget_s: float, found: Measured) -> int:
@@ -171,15 +173,10 @@ def _write(data: _Data, blocks: int, budget_s: float, found: Measured) -> int:
 
 def _write_whole(fd: int, buffer: mmap.mmap, offset: int) -> None:
     """Write a block; where only a part of it was written, the next part tells why."""
-    done = os.pwrite(fd, buffer, offset)
+    done = 0
     while done < BLOCK_BYTES:
-        count = 0
         with memoryview(buffer) as whole, whole[done:] as rest:
-            try:
-                count = os.pwrite(fd, rest, offset + done)
-            except OSError as error:
-                if error.errno != errno.EINVAL:  # direct access wants whole pages
-                    raise
+            count = os.pwrite(fd, rest, offset + done)
         if not count:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         done += count
