@@ -285,9 +285,10 @@ def test_job_when_its_scaler_skips_most_steps_then_says_so_at_the_end(
     assert code == 0, "the job's own code"
     report = _report(tmp_path)
     assert report["verdict"] == "diverged"
-    assert [one["code"] for one in report["findings"]] == ["V503"], report["findings"]
-    (finding,) = report["findings"]
-    assert finding["name"] == "updates-skipped"
+    finding, *others = report["findings"]
+    assert (finding["code"], finding["name"]) == ("V503", "updates-skipped"), report["findings"]
+    # A machine on which other tests run may be told to be slow.
+    assert all(one["code"].startswith(("S", "N")) for one in others), others
     assert (finding["severity"], finding["culprits"]["ranks"]) == ("error", culprits)
     assert finding["details"]["skipped"] >= 36
     assert finding["details"]["scale_to"] < 1e-5

@@ -12,6 +12,7 @@ import pytest
 from whystuck.probe.inspect import checksums as sums
 from whystuck.probe.inspect import tensors as figures
 from whystuck.probe.inspect.checksums import Checksums
+from whystuck.probe.inspect.pieces import HOST_PIECE
 from whystuck.probe.oplog.completion import Completion
 from whystuck.probe.oplog.ring import Ring
 
@@ -93,7 +94,7 @@ def test_checksum_when_a_tensor_has_several_pieces_then_each_place_counts(
 def test_checksum_when_weights_are_made_then_no_swap_of_elements_can_cancel() -> None:
     weights = _CHECKSUMS._weights_of(torch, torch.device("cpu"))
     lower = (weights & ((1 << 33) - 1)).tolist()
-    assert len(set(lower)) == len(lower) == sums.PIECE
+    assert len(set(lower)) == len(lower) == HOST_PIECE
     assert all(one % 2 for one in lower)
     assert max(lower) - min(lower) < 2**32
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import sys
 
+from .pieces import get_size, split
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -33,8 +35,7 @@ class Checksums:
         flat = _as_numbers(torch, tensor)
         weights = self._weights_of(torch, flat.device)
         total = torch.zeros((), dtype=torch.int64, device=flat.device)
-        for number, start in enumerate(range(0, flat.numel(), PIECE)):
-            piece = flat[start : start + PIECE]
+        for number, piece in enumerate(split(flat, PIECE)):
             part = (piece.to(torch.int64) * weights[: piece.numel()]).sum()
             total += part * _as_int64(_mix(number + 1) | 1)
         return total
@@ -42,7 +43,7 @@ class Checksums:
     def _weights_of(self, torch: Any, device: Any) -> Any:
         weights = self._weights.get(str(device))
         if weights is None:
-            index = torch.arange(PIECE, dtype=torch.int64, device=device)
+            index = torch.arange(get_size(device, PIECE), dtype=torch.int64, device=device)
             upper = index + 1
             for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
                 upper = (upper ^ (upper >> shift)) * _as_int64(factor)

@@ -10,6 +10,7 @@ import math
 import sys
 
 from .. import cuda
+from .pieces import split
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -85,8 +86,8 @@ def measure(tensor: Any) -> Any:
         return None
     wide = torch.float32 if tensor.device.type in _DEVICES_WITHOUT_DOUBLE else torch.float64
     total = None
-    for start in range(0, flat.numel(), PIECE):
-        figures = _measure_piece(torch, flat[start : start + PIECE], wide)
+    for piece in split(flat, PIECE):
+        figures = _measure_piece(torch, piece, wide)
         total = figures if total is None else _add(torch, total, figures)
     return total
 
@@ -98,8 +99,8 @@ def count_not_finite(tensor: Any) -> Any:
     if flat is None or not flat.is_floating_point():
         return None
     counts = torch.zeros(2, dtype=torch.int64, device=flat.device)
-    for start in range(0, flat.numel(), PIECE):
-        piece = _widen(torch, flat[start : start + PIECE])
+    for part in split(flat, PIECE):
+        piece = _widen(torch, part)
         # One pass, on the host only as it waits: both ends are NaN when any element is.
         if is_host(flat) and all(math.isfinite(float(end)) for end in torch.aminmax(piece)):
             continue
