@@ -90,7 +90,7 @@ for number in range(120):
     if number in (1, 119):
         (recorder,) = recorders.list_recorders()
         def decode():
-            statuses = recorder.read_status().values()
+            statuses = recorders._decode_status(recorder._to_json(False, False)).values()
             return [
                 sum(max(0, int(one[f"last_{word}_collective"])) for one in statuses)
                 for word in ("enqueued", "completed")
