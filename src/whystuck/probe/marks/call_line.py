@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import dis
 import sys
-import threading
 from types import TracebackType
 
 from ..main_call import MainCall
+from ..threads import is_main
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class CallLine:
     def mend(self, error: BaseException, caller: FrameType) -> None:
         """Have the entry of a caller, which an error leaves next, name the other line."""
         # Before Python 3.11, our own function stays in the traceback.
-        if sys.version_info < (3, 11) or threading.current_thread() is not threading.main_thread():
+        if sys.version_info < (3, 11) or not is_main():
             return
         if len(self._waiting) < _MAX_WAITING:
             self._waiting.append((error, caller))
