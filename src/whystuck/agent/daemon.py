@@ -25,6 +25,7 @@ from whystuck.agent.log import AgentLog
 from whystuck.agent.parts import Core, Part
 from whystuck.agent.reload import plan_reload
 from whystuck.agent.service_manager import ServiceManager
+from whystuck.collect.processes.allocator import use_one_arena
 from whystuck.evidence.agent import AGENT_FILE, AgentRecord
 from whystuck.evidence.errors import UsageError, WhystuckError
 from whystuck.evidence.private import private_files
@@ -46,6 +47,7 @@ def run(config: AgentConfig | None = None, launch: Launch | None = None) -> int:
     Raises:
         UsageError: The folder is taken, or something that the user asked for does not work.
     """
+    use_one_arena()
     launch = launch or Launch()
     config = config or read_settings(launch)
     with private_files():
