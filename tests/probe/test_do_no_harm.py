@@ -356,7 +356,7 @@ for _ in range(3):
 tell("at work")
 # As libraries do that put back what they found.
 before = signal.signal(signal.SIGTERM, lambda *_: None)
-print(before, signal.signal(signal.SIGTERM, before))
+print(before, callable(signal.signal(signal.SIGTERM, before)))
 for call in (signal.set_wakeup_fd, sys.exit):
     for arguments, keywords in (((1, 2, 3), {}), ((), {"no_such": 1})):
         try:
