@@ -25,7 +25,7 @@ from whystuck.agent.log import AgentLog
 from whystuck.agent.parts import Core, Part
 from whystuck.agent.reload import plan_reload
 from whystuck.agent.service_manager import ServiceManager
-from whystuck.collect.processes.allocator import use_one_arena
+from whystuck.collect.processes.allocator import return_memory, use_one_arena
 from whystuck.evidence.agent import AGENT_FILE, AgentRecord
 from whystuck.evidence.errors import UsageError, WhystuckError
 from whystuck.evidence.private import private_files
@@ -210,6 +210,7 @@ class Daemon:
 
     async def _look_at_self(self) -> None:
         self._limits.look()
+        return_memory()
 
     async def _look_at_folder(self) -> None:
         """Make anew what somebody has removed; the socket of jobs looks after itself."""
