@@ -18,9 +18,10 @@ from ..threads import is_main
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import CodeType, FrameType
+    from typing import Any
 
 _METHOD = "_call_impl"
-_CALLS = ("CALL_FUNCTION_EX",)
+_CALL = "CALL_FUNCTION_EX"
 # An error is forgotten when it has met so many frames that still run.
 _MAX_WAITING = 64
 _with_traceback = BaseException.with_traceback
@@ -67,12 +68,13 @@ class CallLine:
 
 def find_call(code: CodeType) -> tuple[int, int] | None:
     """Return the instruction and the line by which torch calls a module's own function."""
-    is_loaded, line = False, 0
+    is_loaded = False
     for one in dis.get_instructions(code):
-        line = one.starts_line or line
         is_loaded = is_loaded or one.argval == _METHOD
-        if is_loaded and one.opname in _CALLS:
-            return one.offset, line
+        if is_loaded and one.opname == _CALL:
+            positions: Any = getattr(one, "positions", None)
+            line = getattr(positions, "lineno", None)
+            return None if line is None else (one.offset, line)
     return None
 
 
