@@ -338,3 +338,67 @@ import os, sys
 os.close(0), os.close(1), os.close(2)
 os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
 """
+
+
+ASKS = """
+import atexit, inspect, signal, sys, threading, time
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+optimizer = torch.optim.SGD([torch.ones(2, requires_grad=True)], lr=0.1)
+
+def tell(when):
+    handlers = {int(one): signal.getsignal(one) for one in signal.valid_signals()}
+    print(when, handlers, [one.name for one in threading.enumerate()], threading.active_count())
+
+for _ in range(3):
+    dist.all_reduce(torch.ones(2))
+    optimizer.step()
+tell("at work")
+# As libraries do that put back what they found.
+before = signal.signal(signal.SIGTERM, lambda *_: None)
+print(before, callable(signal.signal(signal.SIGTERM, before)))
+for call in (signal.set_wakeup_fd, sys.exit):
+    for arguments, keywords in (((1, 2, 3), {}), ((), {"no_such": 1})):
+        try:
+            call(*arguments, **keywords)
+        except BaseException as error:
+            print(type(error), error)
+time.sleep(2.5)
+tell("later")
+for one in threading.enumerate():
+    if one is not threading.current_thread():
+        one.join()
+atexit.register(tell, "at the end")
+threading.settrace(lambda *_: print("traced"))
+threading.setprofile(lambda *_: print("profiled"))
+dist.all_reduce(torch.ones(2))
+time.sleep(0.5)
+dist.destroy_process_group()
+print("READY", flush=True)
+time.sleep(float(sys.argv[1]))
+"""
+
+
+def test_what_a_job_asks_of_its_process_is_answered_as_without_us(tmp_path: Path) -> None:
+    """Some libraries handle a signal only where nobody does so, and wait for all threads."""
+    told = []
+    for quiet in ({"WHYSTUCK_DISABLE": "1"}, {}):
+        with job_dir() as folder:
+            (folder / "switch.json").write_text('{"generation": 1, "comm": "on", "marks": "on"}')
+            process = start_rank(tmp_path, folder, "0", script=ASKS, extra=quiet)
+            told.append(_outcome(process))
+            assert artifact(folder, "ops", process).exists() != bool(quiet)
+    assert told[0] == told[1]
+    assert told[0][0] == 0
+
+
+def test_sigterm_that_the_job_has_given_back_leaves_a_dump(tmp_path: Path) -> None:
+    with job_dir() as folder:
+        process = start_rank(tmp_path, folder, "60", script=ASKS)
+        assert process.stdout is not None
+        while process.stdout.readline() != b"READY\n":
+            assert process.poll() is None
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=60)
+        assert process.returncode == -signal.SIGTERM
+        assert artifact(folder, "fr", process).exists()

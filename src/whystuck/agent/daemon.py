@@ -25,6 +25,7 @@ from whystuck.agent.log import AgentLog
 from whystuck.agent.parts import Core, Part
 from whystuck.agent.reload import plan_reload
 from whystuck.agent.service_manager import ServiceManager
+from whystuck.collect.processes.allocator import return_memory, use_one_arena
 from whystuck.evidence.agent import AGENT_FILE, AgentRecord
 from whystuck.evidence.errors import UsageError, WhystuckError
 from whystuck.evidence.private import private_files
@@ -46,6 +47,7 @@ def run(config: AgentConfig | None = None, launch: Launch | None = None) -> int:
     Raises:
         UsageError: The folder is taken, or something that the user asked for does not work.
     """
+    use_one_arena()
     launch = launch or Launch()
     config = config or read_settings(launch)
     with private_files():
@@ -208,6 +210,7 @@ class Daemon:
 
     async def _look_at_self(self) -> None:
         self._limits.look()
+        return_memory()
 
     async def _look_at_folder(self) -> None:
         """Make anew what somebody has removed; the socket of jobs looks after itself."""

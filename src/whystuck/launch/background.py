@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
 import sys
 import threading
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 
+from whystuck.collect.processes.allocator import return_memory
 from whystuck.safe_text.escaping import show_line
 
 
@@ -40,7 +39,7 @@ class Background:
                 self.note(describe_fault(error))
                 self.say(f"whystuck: a report could not be made: {show_line(error)}\n")
             finally:
-                _return_memory()
+                return_memory()
                 self.after()
 
         self._thread = threading.Thread(target=run, name="evidence", daemon=True)
@@ -50,13 +49,6 @@ class Background:
         """Wait until the last piece of work is over, or for ``timeout_s``."""
         if self._thread is not None:
             self._thread.join(timeout_s)
-
-
-def _return_memory() -> None:
-    """Give back what work has freed: 60 MB stay with the allocator after a look, 37 without."""
-    # Not in musl, nor on macOS.
-    with suppress(AttributeError, OSError):
-        ctypes.CDLL(None).malloc_trim(0)
 
 
 def describe_fault(error: Exception) -> str:

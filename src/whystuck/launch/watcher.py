@@ -8,6 +8,7 @@ from contextlib import ExitStack, contextmanager
 
 import msgspec
 
+from whystuck.collect.processes.allocator import use_one_arena
 from whystuck.collect.programs import starting_apart
 from whystuck.collect.stores import open_store
 from whystuck.evidence.errors import UsageError, WhystuckError
@@ -41,6 +42,7 @@ def watch_job(
         relay: To the relay that passes on the output.
         front_pid: The pid of ``whystuck run``, as the user knows it.
     """
+    use_one_arena()
     try:
         with ExitStack() as stack:
             stack.enter_context(starting_apart())

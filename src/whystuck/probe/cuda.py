@@ -16,7 +16,7 @@ import sys
 import weakref
 
 from . import progress
-from .unseen import hide_from_warnings, leave_out
+from .unseen import call_before, hide_from_warnings, leave_out
 
 TYPE_CHECKING = False  # not from typing, whose import alone takes milliseconds
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def watch_graphs() -> None:
     kind: Any = sys.modules["torch.cuda.graphs"].CUDAGraph
     kind.capture_begin = _apart_from_compiler(_noting_begin(kind.capture_begin))
     kind.capture_end = _apart_from_compiler(_noting_end(kind.capture_end))
-    kind.replay = _apart_from_compiler(_counting(kind.replay))
+    kind.replay = _apart_from_compiler(call_before(kind.replay, _count_replay))
 
 
 def _noting_begin(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -142,19 +142,8 @@ def _noting_end(original: Callable[..., Any]) -> Callable[..., Any]:
     return capture_end
 
 
-def _counting(original: Callable[..., Any]) -> Callable[..., Any]:
-    counts = progress.COUNTS
-
-    @functools.wraps(original)
-    def replay(graph: Any) -> Any:
-        counts.replays += 1
-        try:
-            return original(graph)
-        except BaseException as error:
-            leave_out(error)
-            raise
-
-    return replay
+def _count_replay(*_: object) -> None:
+    progress.COUNTS.replays += 1
 
 
 def _apart_from_compiler(function: Any) -> Any:

@@ -11,6 +11,7 @@ import sys
 
 from . import descriptors, files, wire
 from .attempts import attempt
+from .exit import sys_exit
 from .exit.exceptions import ExceptionKeeper
 from .identity import Identity
 from .import_watch import ImportWatch
@@ -58,6 +59,7 @@ class Probe:
         """Watch for exceptions, and give the output to the supervisor, once."""
         attempt(files.take_over)
         attempt(self.exceptions.watch)
+        attempt(sys_exit.stand_before)
         if not self._is_capturing and self.identity.rank >= 0:
             self._is_capturing = True
             attempt(lambda: capture_output(self.identity.rank))

@@ -43,6 +43,10 @@ def leave_out(error: BaseException) -> None:
         _with_traceback(error, trace.tb_next)
 
 
+HIDDEN_FILE = leave_out.__code__.co_filename + _MARK
+"""Where functions of `call_before` are, as their frames tell it."""
+
+
 def call_before(original: Any, see: Callable[..., object]) -> Any:
     """Return a function for the place of another one, whose arguments are shown to ``see`` first.
 
@@ -63,3 +67,8 @@ def call_before(original: Any, see: Callable[..., object]) -> Any:
 
     hide_from_warnings(call)
     return call
+
+
+def rename(function: Any, module: str, name: str) -> None:
+    """Give a function the name under which it is found: it can then be pickled, for a child."""
+    function.__module__, function.__name__, function.__qualname__ = module, name, name

@@ -221,7 +221,7 @@ def _opened() -> list[str]:
     return found
 
 
-def test_traces_that_are_over_keep_no_descriptor_of_their_processes(
+def test_traces_that_are_over_keep_nothing_of_their_processes(
     tmp_path: Path, counting_process: int
 ) -> None:
     async def main() -> None:
@@ -236,7 +236,10 @@ def test_traces_that_are_over_keep_no_descriptor_of_their_processes(
             rig.ask(later_ns=5 * S)
             await asyncio.sleep(0.05)
         assert rig.state("written") is TraceState.WRITTEN
-        assert f"/proc/{counting_process}" not in _opened(), "256 traces are known for long"
+        assert f"/proc/{counting_process}" not in _opened(), "64 traces are known for long"
+        (run,) = rig.tracer._jobs["written"].runs
+        assert (run.counter, run.text, run.mark_folders, run.steps.steps) == (None, "", (), -1)
+        assert rig.tracer.progress("written")[0].file_bytes > 0
         rig.tracer.close()
 
     asyncio.run(main())

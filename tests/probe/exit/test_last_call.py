@@ -175,3 +175,49 @@ for call in (lambda: os.kill("a", 1), lambda: os.kill(os.getpid(), "b"), os.kill
 
 def test_what_does_not_end_the_process_is_neither_changed_nor_on_record(tmp_path: Path) -> None:
     assert end(tmp_path, HARMLESS) == (0, b"", None)
+
+
+# What a job may hold of the ways out: by what name they are pickled, and how they take arguments.
+TAKEN = """
+from sys import exit as leave
+import inspect, os, pickle, signal, sys
+import torch, torch.distributed as dist
+GROUP
+words = []
+for one in (leave, sys.exit, os._exit, os.kill, signal.raise_signal):
+    assert pickle.loads(pickle.dumps(one)) is one, one
+    assert pickle.loads(pickle._dumps(one)) is one, one
+    words += [one.__name__, str(inspect.signature(one)), one.__doc__]
+    for arguments, keywords in (((1, 2, 3), {}), ((), {"no_such": 1}), (("x", "y"), {})):
+        try:
+            one(*arguments, **keywords)
+        except BaseException as error:
+            words += [type(error).__name__, str(error)]
+print("\\n".join(words))
+leave(3)
+"""
+
+GROUPS = {
+    "told by the launcher": ({}, "dist.init_process_group('gloo')"),
+    "told by the job": (
+        {"RANK": "", "WORLD_SIZE": "", "LOCAL_RANK": ""},
+        "dist.init_process_group('gloo', store=dist.HashStore(), rank=0, world_size=1)",
+    ),
+}
+
+
+@pytest.mark.parametrize("rank", GROUPS)
+def test_ways_out_that_the_job_has_taken_are_as_without_us(tmp_path: Path, rank: str) -> None:
+    extra, group = GROUPS[rank]
+    script = TAKEN.replace("GROUP", group)
+    outputs = []
+    for quiet in ({"WHYSTUCK_DISABLE": "1"}, {}):
+        with job_dir() as folder:
+            process = start_rank(tmp_path, folder, script=script, extra={**extra, **quiet})
+            out, err = process.communicate(timeout=180)
+            assert process.returncode == 3, err.decode()[-2000:]
+            outputs.append(out)
+            record = artifact(folder, "leaving", process)
+            has_record = record.exists() and json.loads(record.read_text())["call"] == "sys.exit"
+            assert has_record == (not quiet and rank == "told by the launcher")
+    assert outputs[0] == outputs[1]

@@ -76,3 +76,5 @@ class Held:
         run = self._runs.pop(pid, None)
         if run is not None:
             run.clean_up(is_held=False, is_marked_anew=is_marked_anew)
+            if run.job.is_ended:
+                run.forget()

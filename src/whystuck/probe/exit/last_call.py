@@ -14,7 +14,8 @@ import time
 
 from .. import files, progress
 from ..interrupts import let_through
-from ..unseen import leave_out
+from ..threads import is_main
+from ..unseen import HIDDEN_FILE, call_before, rename
 
 TYPE_CHECKING = False  # not from typing, whose import alone takes milliseconds
 if TYPE_CHECKING:
@@ -48,12 +49,11 @@ class LastCall:
         if os.getpid() != self._owner:
             return
         self._steps = progress.COUNTS.optimizer_steps
-        is_main = threading.current_thread() is threading.main_thread()
         self._record = {
             "pid": self._owner,
             "call": call,
             "status": _describe_status(status),
-            "is_main_thread": is_main,
+            "is_main_thread": is_main(),
             "time_ns": time.time_ns(),
             "frames": _describe_frames(sys._getframe(1)),
         }
@@ -69,42 +69,25 @@ class LastCall:
         quitter: Any = type(getattr(sys.modules["builtins"], "quit", None))
         if quitter.__module__ != "_sitebuiltins":
             return  # somebody has put another one there, or there is no site
-        original = quitter.__call__
+        quitter.__call__ = call_before(quitter.__call__, self._note_quit)
 
-        def leave(this: object, code: object = None) -> None:
-            if threading.current_thread() is threading.main_thread():
-                _attempt(lambda: self.note(str(getattr(this, "name", "quit")), code))
-            try:
-                original(this, code)
-            except BaseException as error:
-                leave_out(error)
-                raise
-
-        quitter.__call__ = leave
+    def _note_quit(self, this: object, code: object = None) -> None:
+        if is_main():
+            self.note(str(getattr(this, "name", "quit")), code)
 
     def _watch_signals(self) -> None:
-        kill, raise_signal = os.kill, signal.raise_signal
+        kill = call_before(os.kill, self._note_kill)
+        raise_signal = call_before(signal.raise_signal, self._note_raise)
+        rename(kill, "os", "kill")
+        rename(raise_signal, "signal", "raise_signal")
+        os.kill, signal.raise_signal = kill, raise_signal
 
-        def watched_kill(pid: int, signalnum: int, /) -> None:
-            if pid == self._owner and signalnum:
-                _attempt(lambda: self._note_signal("os.kill", signalnum))
-            try:
-                kill(pid, signalnum)
-            except BaseException as error:
-                leave_out(error)
-                raise
+    def _note_kill(self, pid: int, signalnum: int, /) -> None:
+        if pid == self._owner and signalnum:
+            self._note_signal("os.kill", signalnum)
 
-        def watched_raise(signalnum: int, /) -> None:
-            _attempt(lambda: self._note_signal("signal.raise_signal", signalnum))
-            try:
-                raise_signal(signalnum)
-            except BaseException as error:
-                leave_out(error)
-                raise
-
-        rename(watched_kill, "os", "kill")
-        rename(watched_raise, "signal", "raise_signal")
-        os.kill, signal.raise_signal = watched_kill, watched_raise
+    def _note_raise(self, signalnum: int, /) -> None:
+        self._note_signal("signal.raise_signal", signalnum)
 
     def _note_signal(self, call: str, number: int) -> None:
         """Write the record of a signal at once: nothing of this process may come after it.
@@ -121,9 +104,13 @@ class LastCall:
 
 def _is_probe(frame: FrameType | None) -> bool:
     """Return whether the probe itself makes the call that this module stands in front of."""
-    while frame is not None and frame.f_code.co_filename == _is_probe.__code__.co_filename:
+    while frame is not None and frame.f_code.co_filename in _BETWEEN:
         frame = frame.f_back
     return frame is not None and frame.f_code.co_filename.startswith(_OURS)
+
+
+# The files of what runs between the call and this.
+_BETWEEN = (_is_probe.__code__.co_filename, HIDDEN_FILE)
 
 
 def _describe_status(status: object) -> str:
@@ -143,11 +130,6 @@ def _is_deadly(number: int) -> bool:
     # Ours ends the process too, after a dump.
     code = getattr(getattr(handler, "__func__", handler), "__code__", None)
     return handler == signal.SIG_DFL or getattr(code, "co_filename", "").startswith(_OURS)
-
-
-def rename(function: Callable[..., object], module: str, name: str) -> None:
-    """Give a function the name under which it is found: it can then be pickled, for a child."""
-    function.__module__, function.__name__, function.__qualname__ = module, name, name
 
 
 def _attempt(function: Callable[[], object]) -> None:

@@ -9,17 +9,16 @@ from __future__ import annotations
 import atexit
 import os
 import sys
-import threading
 import time
 
 from .. import files, wire
-from ..attempts import attempt
 from ..recorder import coalescing, dumps
-from ..unseen import leave_out
-from . import crash
+from ..threads import is_main
+from ..unseen import call_before, rename
+from . import crash, sys_exit
 from .description import describe
 from .exceptions import read_hold_s
-from .last_call import LastCall, rename
+from .last_call import LastCall
 
 TYPE_CHECKING = False  # not from typing, whose import alone takes milliseconds
 if TYPE_CHECKING:
@@ -48,55 +47,40 @@ class Leaving:
     def watch(self) -> None:
         """Stand in the ways out; what a forked child does is not ours."""
         atexit.register(self._leave)
-        self._watch_sys_exit()
+        sys_exit.stand_before()
+        sys_exit.SEEN_BY[:] = [self._note_sys_exit]
         self._watch_os_exit()
         self._last_call.watch()
 
-    def _watch_sys_exit(self) -> None:
-        original = sys.exit
-
-        def sys_exit(status: object = None, /) -> None:
-            attempt(lambda: self._note_sys_exit(status))
-            try:
-                original(status)  # type: ignore[arg-type] # anything is allowed
-            except BaseException as error:
-                leave_out(error)
-                raise
-
-        rename(sys_exit, "sys", "exit")
-        sys.exit = sys_exit  # type: ignore[assignment] # NoReturn cannot be told for both
-
-    def _note_sys_exit(self, status: object) -> None:
-        if threading.current_thread() is threading.main_thread():
+    def _note_sys_exit(self, status: object = None, /) -> None:
+        if is_main():
             self._last_call.note("sys.exit", status)
         self._note(status)
 
     def _watch_os_exit(self) -> None:
-        original = os._exit
-
-        def os_exit(status: int) -> None:
-            try:
-                if os.getpid() == self._owner and not files.why_off():
-                    self._last_call.note("os._exit", status)
-                    self._last_call.keep()
-                    self._note(status)
-                    self._keep_record()
-                    _keep_skipped()
-                    dumps.dump_recorder_within(files.path_of("final"), _DUMP_S)
-                    crash.wait_for_dying()
-            except BaseException:  # Ctrl-C, too: the job ends as it wants to
-                original(status)
-            original(status)
-
+        os_exit = call_before(os._exit, self._before_os_exit)
         rename(os_exit, "os", "_exit")
-        os._exit = os_exit  # type: ignore[assignment] # NoReturn, as above
+        os._exit = os_exit
+
+    def _before_os_exit(self, status: int) -> None:
+        try:
+            if os.getpid() == self._owner and not files.why_off():
+                self._last_call.note("os._exit", status)
+                self._last_call.keep()
+                self._note(status)
+                self._keep_record()
+                _keep_skipped()
+                dumps.dump_recorder_within(files.path_of("final"), _DUMP_S)
+                crash.wait_for_dying()
+        except BaseException:  # Ctrl-C, too: the job ends as it wants to
+            return
 
     def _note(self, status: object) -> None:
         """Note a failure, with the exception that is being handled, if any.
 
         In another thread than the main one ``sys.exit`` ends that thread only.
         """
-        if status in (None, 0) or threading.current_thread() is not threading.main_thread():
+        if status in (None, 0) or not is_main():
             return
         if os.getpid() != self._owner:
             return

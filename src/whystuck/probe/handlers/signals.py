@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]
 import faulthandler
+import functools
 import os
 import signal
 import threading
@@ -10,11 +12,15 @@ import threading
 from .. import files
 from ..attempts import attempt
 from ..descriptors import Descriptor
-from ..exit.last_call import rename
 from ..main_call import MainCall
 from ..recorder import dumps
-from ..unseen import leave_out
+from ..threads import is_main
+from ..unseen import leave_out, rename
 from .c_handlers import NOTHING, RESTART, read_handler, set_default, set_handler
+
+TYPE_CHECKING = False  # not from typing, whose import alone takes milliseconds
+if TYPE_CHECKING:
+    from typing import Any, Callable
 
 _TERM_WAIT_S = 2.0
 
@@ -58,6 +64,36 @@ def _leave_child() -> None:
         return
 
 
+class _HiddenHandler(int):
+    """A handler that `signal.getsignal` and `signal.signal` tell as the default one, which is 0.
+
+    Jobs look whether anybody handles a signal before they do, and call who did so before.
+    """
+
+    call: Callable[..., None]
+
+    def __call__(self, *_: object) -> None:
+        self.call()
+
+    def install(self, number: int) -> None:
+        """Handle a signal; only the main thread may."""
+        # Not by `signal.signal`, which takes it for the default one, too.
+        _signal.signal(number, self)
+        if read_handler(number) == 0:  # some releases of Python do so in C
+            _signal.signal(number, self.call)
+
+    def handles(self, number: int) -> bool:
+        """Return whether it is the handler of a signal."""
+        found = _signal.getsignal(number)
+        return found is self or found == self.call
+
+
+def _hide(call: Callable[..., None]) -> _HiddenHandler:
+    made = _HiddenHandler(signal.SIG_DFL)
+    made.call = call
+    return made
+
+
 class SignalDumps:
     """Dumps asked for by signal.
 
@@ -73,13 +109,15 @@ class SignalDumps:
         self._owner = os.getpid()
         self._term_done = threading.Event()
         self._thread_lives = True
-        self._holds_term = False
+        self._holds_term = self._gave_way = False
+        self._take_again = MainCall(self._take_term)
         self._delayed = threading.local()
         self._set_fd = signal.set_wakeup_fd
+        self._term, self._dump = _hide(self._on_term), _hide(self._ignore)
 
     def install(self) -> None:
         """Install the handlers where nobody else has; only the main thread may."""
-        if threading.current_thread() is not threading.main_thread() or not self._thread_lives:
+        if not is_main() or not self._thread_lives:
             return
         number = self._make_pipe()
         previous = self._set_fd(number, warn_on_full_buffer=False)
@@ -91,7 +129,7 @@ class SignalDumps:
             return
         self._number = number
         if signal.getsignal(dump_signal()) == signal.SIG_DFL:
-            signal.signal(dump_signal(), self._ignore)
+            self._dump.install(dump_signal())
         self._take_term()
         self._stand_before_wakeup_fd()
         os.register_at_fork(
@@ -100,7 +138,7 @@ class SignalDumps:
 
     def _take_term(self) -> None:
         if signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
-            signal.signal(signal.SIGTERM, self._on_term)
+            self._term.install(signal.SIGTERM)
             self._holds_term = True
 
     def _stand_before_wakeup_fd(self) -> None:
@@ -110,16 +148,17 @@ class SignalDumps:
         """
         set_fd = self._set_fd
 
-        def set_wakeup_fd(fd: int, /, *, warn_on_full_buffer: bool = True) -> int:
+        @functools.wraps(set_fd)
+        def set_wakeup_fd(*args: Any, **keywords: Any) -> int:
             try:
-                previous = set_fd(fd, warn_on_full_buffer=warn_on_full_buffer)
+                previous: int = set_fd(*args, **keywords)
             except BaseException as error:
                 leave_out(error)
                 raise
             if os.getpid() != self._owner or not self._pipe:
                 return previous
             is_ours, self._number = previous == self._number, self._pipe[1].fd
-            attempt(lambda: self._make_way(fd))
+            attempt(lambda: self._make_way(args[0]))
             return -1 if is_ours else previous
 
         rename(set_wakeup_fd, "signal", "set_wakeup_fd")
@@ -127,13 +166,20 @@ class SignalDumps:
 
     def _make_way(self, fd: int) -> None:
         """Leave the signals to the descriptor of the job, or see to them again."""
-        if fd != -1:
+        self._gave_way = fd != -1
+        if self._gave_way:
             if self._holds_term and self._is_ours():
                 signal.signal(signal.SIGTERM, signal.SIG_DFL)
         elif self._thread_lives and self._number >= 0:
             self._set_fd(self._number, warn_on_full_buffer=False)
             if self._holds_term:
                 self._take_term()
+
+    def look(self) -> None:
+        """Hold SIGTERM again where the job has put back what it had found; called once a second."""
+        is_default = _signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+        if self._holds_term and not self._gave_way and is_default and not self._is_ours():
+            self._take_again.queue()
 
     @property
     def wake_fd(self) -> int:
@@ -184,7 +230,7 @@ class SignalDumps:
             _default_term()
 
     def _is_ours(self) -> bool:
-        return getattr(signal.getsignal(signal.SIGTERM), "__self__", None) is self
+        return self._term.handles(signal.SIGTERM)
 
     def _on_term(self, *_: object) -> None:
         if not self._is_ours():

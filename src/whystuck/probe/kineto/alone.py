@@ -9,6 +9,7 @@ import threading
 
 from .. import descriptors, files
 from ..identity import Identity
+from ..threads import OwnThread
 from . import client
 
 TYPE_CHECKING = False  # not from typing, whose import alone takes milliseconds
@@ -74,7 +75,7 @@ class Keeper:
         self._kineto = own
         self._pid = os.getpid()
         self._ends = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=THREAD_NAME, daemon=True)
+        self._thread = OwnThread(self._run, THREAD_NAME)
 
     def start(self) -> None:
         """Start the thread; it never keeps the process alive."""

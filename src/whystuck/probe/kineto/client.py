@@ -16,6 +16,7 @@ from typing import Any, Callable
 from .. import files
 from ..interrupts import let_through
 from ..shared_steps import SharedSteps
+from ..threads import OwnThread
 from ..unseen import call_before
 from . import folder as kineto_folder
 from .agent_discovery import CONFIG_FILE, SOCKET_DIR_ENV, find_agent
@@ -69,7 +70,7 @@ class Kineto:
         self._dropped: set[str] = set()
         self._seen_steps = 0
         self._leaves = threading.Event()
-        self._watcher: threading.Thread | None = None
+        self._watcher: OwnThread | None = None
         self._rescue_looks = 0
 
     @property
@@ -333,7 +334,7 @@ class Kineto:
                 return
 
         if self._watcher is None or not self._watcher.is_alive():
-            self._watcher = threading.Thread(target=watch, name="whystuck-trace", daemon=True)
+            self._watcher = OwnThread(watch, "whystuck-trace")
             self._watcher.start()
 
     def _has_mark(self, kind: str) -> bool:

@@ -15,6 +15,7 @@ import threading
 import time
 
 from ..main_call import MainCall
+from ..threads import OwnThread
 from . import folder
 
 TYPE_CHECKING = False  # not from typing, whose import alone takes milliseconds
@@ -210,8 +211,7 @@ class Pause:
         """Let a thread pause the main thread at the end of a trace, once for each."""
         if not is_same(plan, self._watched):
             self._watched = plan
-            name = "whystuck-end"
-            threading.Thread(target=self._watch, args=(plan,), name=name, daemon=True).start()
+            OwnThread(lambda: self._watch(plan), "whystuck-end").start()
 
     def _watch(self, plan: Plan) -> None:
         try:

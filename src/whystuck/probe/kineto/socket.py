@@ -13,6 +13,7 @@ import threading
 import time
 
 from .. import descriptors
+from ..threads import OwnThread
 
 TYPE_CHECKING = False  # not from typing, whose import alone takes milliseconds
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def _try_threads() -> None:
     started = []
     try:
         for _ in range(_THREADS):
-            thread = threading.Thread(target=ends.wait, daemon=True)
+            thread = OwnThread(ends.wait, "whystuck-try")
             thread.start()
             started.append(thread)
     except RuntimeError as error:
@@ -65,7 +66,7 @@ def _try_threads() -> None:
     finally:
         ends.set()
         for thread in started:
-            thread.join()
+            thread.join(_WAIT_S)
 
 
 def _list_numbers() -> set[int]:

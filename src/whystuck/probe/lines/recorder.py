@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 FILE_KIND = "lines"
-_TOOL_NAME = _OWN_THREADS = "whystuck"
+_TOOL_NAME = "whystuck"
 # Those that nobody has reserved.
 _TOOL_IDS = (4, 3)
 _ROUNDS = 2000
@@ -133,7 +133,7 @@ class SetTrace:
         threading.settrace(None)
 
     def _meet_thread(self, frame: FrameType, event: str, argument: object) -> Any:
-        if not self._is_open or threading.current_thread().name.startswith(_OWN_THREADS):
+        if not self._is_open:
             sys.settrace(None)
             return None
         tracer = self._start_thread()

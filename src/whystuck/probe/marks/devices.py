@@ -20,7 +20,7 @@ from collections import deque
 
 from .. import cuda
 from ..breaker import PACE
-from ..threads import name_thread
+from ..threads import OwnThread
 from .ring import DEVICE, MarkRing
 
 TYPE_CHECKING = False
@@ -84,7 +84,7 @@ class DeviceTimes:
         self._pending: dict[Hashable, deque[tuple[Hashable, Moment, Moment, int, int]]] = {}
         self._free: dict[Hashable, list[Any]] = {}
         self._clocks: dict[Hashable, _Clock] = {}
-        self._thread: threading.Thread | None = None
+        self._thread: OwnThread | None = None
         self._owner = os.getpid()
         self._is_over = threading.Event()
 
@@ -123,7 +123,7 @@ class DeviceTimes:
             # It must not come back from a call while the interpreter is taken down.
             atexit.register(self.stop)
         if self._thread is None or not self._thread.is_alive():
-            self._thread = threading.Thread(target=self._run, name=THREAD_NAME, daemon=True)
+            self._thread = OwnThread(self._run, THREAD_NAME)
             self._thread.start()
 
     def stop(self) -> None:
@@ -131,13 +131,12 @@ class DeviceTimes:
         if os.getpid() != self._owner:
             return  # in a forked child the lock of the event may be held by nobody who is there
         self._is_over.set()
-        if self._thread is not None and self._thread.ident is not None:
+        if self._thread is not None:
             self._thread.join(_STOP_TIMEOUT_S)
 
     def _run(self) -> None:
         vain = 0
         try:
-            name_thread(THREAD_NAME)
             while vain < _MAX_VAIN_LOOKS and not self._is_over.is_set():
                 vain = 0 if self.count() else vain + 1
                 self.look()

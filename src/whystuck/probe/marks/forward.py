@@ -17,6 +17,7 @@ import weakref
 
 from ..interrupts import let_through
 from ..unseen import hide_from_warnings, leave_out
+from .call_line import CallLine
 from .phases import Phases
 from .ring import FORWARD
 
@@ -48,6 +49,7 @@ class Forward:
 
     def __init__(self, phases: Phases) -> None:
         self._phases = phases
+        self._line = CallLine()
         # The number of the name of each class whose modules were outermost. Weak, as its methods
         # may hold whatever was around the class where it was made.
         self._classes: weakref.WeakKeyDictionary[type, int] = weakref.WeakKeyDictionary()
@@ -204,6 +206,8 @@ class Forward:
             return call(*args, **kwargs)
         except BaseException as error:
             leave_out(error)
+            if own is None:
+                self._line.mend(error, caller)
             raise
         finally:
             if number:

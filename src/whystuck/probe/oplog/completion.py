@@ -18,7 +18,7 @@ from .. import progress
 from ..breaker import PACE
 from ..interrupts import let_through
 from ..mapped_log import PUT_TWO_TIMES
-from ..threads import name_thread
+from ..threads import OwnThread
 from . import ring as rings
 from .handles import has_failed, make_unbox
 from .ring import ASYNC, HOST, P2P, PUT_TIME, Ring
@@ -91,7 +91,7 @@ class Completion:
         # Hooks whose clock is past this call :meth:`hasten`.
         self.due_ns = 0
         self._owner = os.getpid()
-        self._thread: threading.Thread | None = None
+        self._thread: OwnThread | None = None
         self._last_look_ns = 0
         self._last_beat_ns = 0
         self._looks = 0
@@ -108,7 +108,7 @@ class Completion:
     def start(self) -> None:
         """Start the thread, once; it never keeps the process alive."""
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name=THREAD_NAME, daemon=True)
+            self._thread = OwnThread(self._run, THREAD_NAME)
             self._thread.start()
             # Whatever becomes of the others: left running, it would let go of handles, and so end
             # the process, while the interpreter is taken down.
@@ -154,7 +154,6 @@ class Completion:
 
     def _run(self) -> None:
         try:
-            name_thread(THREAD_NAME)
             while not self.is_over:
                 self._wait()
                 self._look()

@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 import os
 import sys
-import threading
 
 from .. import files, progress
+from ..threads import is_main
 from . import hooks, native
 from .dispatcher import Dispatcher, can_install
 from .hooks import Hooks
@@ -43,7 +43,7 @@ class Recorder:
         """Turn recording on or off; return one sentence when that cannot be done, else nothing."""
         if on == self.is_on or os.getpid() != self._owner:
             return ""
-        if threading.current_thread() is threading.main_thread() or not _list_groups():
+        if is_main() or not _list_groups():
             return self._switch(generation, on=on)
         return run_in_main_thread(lambda: self._switch(generation, on=on))
 
@@ -118,7 +118,7 @@ class Recorder:
         hooks = self._hooks
         if hooks is None or not self.is_on:
             return
-        if threading.current_thread() is threading.main_thread():
+        if is_main():
             hooks.exchange()
         else:
             run_in_main_thread(hooks.exchange)

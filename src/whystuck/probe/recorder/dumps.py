@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
 import types
 
 from .. import cuda, files
+from ..threads import OwnThread
 from . import recorders
 
 # The names of the incident's folder, whystuck.evidence.records.
@@ -40,15 +40,8 @@ def dump_recorder_within(path: str, limit_s: float) -> None:
 
     For ways out of the process, which a recorder whose lock is held must not bar.
     """
-
-    def dump() -> None:
-        try:
-            dump_recorder(path)
-        except Exception:  # a thread that raises prints into the job's log
-            return
-
     try:
-        worker = threading.Thread(target=dump, name="whystuck-leaving", daemon=True)
+        worker = OwnThread(lambda: dump_recorder(path), "whystuck-leaving")
         worker.start()
         worker.join(limit_s)
     except Exception:  # no room for a thread: the process goes without a dump

@@ -6,7 +6,6 @@ import json
 import os
 import select
 import socket
-import threading
 import time
 from typing import Callable
 
@@ -18,7 +17,7 @@ from ..exit.exceptions import ExceptionKeeper
 from ..handlers.signals import SignalDumps
 from ..identity import Identity
 from ..recorder import coalescing, dumps, peers
-from ..threads import name_thread
+from ..threads import OwnThread
 from . import visitors
 
 THREAD_NAME = "whystuck-probe"
@@ -52,7 +51,7 @@ class Server:
         self._make_pipe()
         self._has_stopped = False
         self._alert_until_s = 0.0
-        self._thread = threading.Thread(target=self._run, name=THREAD_NAME, daemon=True)
+        self._thread = OwnThread(self._run, THREAD_NAME)
         self._requests: dict[str, Callable[[str], bool]] = {
             "dump": dumps.dump_recorder,
             "peers": peers.dump_peers,
@@ -62,6 +61,7 @@ class Server:
             self.beat,
             breaker.Breaker(lambda part: self._disarm(part, on_disarm), switch.PARTS.is_on).look,
             self._exceptions.watch,
+            self._signal_dumps.look,
             self._write_records,
             crash.finish,
             self._switch.look,
@@ -134,7 +134,6 @@ class Server:
         self._pipe = Descriptor(read_fd, self._make_pipe), Descriptor(write_fd, self._make_pipe)
 
     def _run(self) -> None:
-        _attempt(lambda: name_thread(THREAD_NAME))
         try:
             self._loop()
         except Exception:  # the job goes on without us
