@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
-from xdist.scheduler import LoadScopeScheduling
 
 from tests.backends import GLOO, Backend, using
 from tests.nccl_like.building import Like, NotBuiltError, build
 from tests.own_mounts import hide_mounts
+from tests.schedule import ByFile
 from tests.tiers import Marks, choose_quick, limit_examples
 
 # Whoever starts the tests in the background, or under nohup, has them ignore signals that they send
@@ -73,16 +73,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> LoadScopeScheduling | None:
-    """Let one process run the tests of a file; xdist 3.8 loses its groups with pytest 9.2.
-
-    One process a folder would leave the others idle: that of the supervisor has most real jobs.
-    """
-    if config.getoption("dist") != "loadgroup":
-        return None
-    return _OneFileAfterTheOther(config, log)
-
-
-class _OneFileAfterTheOther(LoadScopeScheduling):  # type: ignore[misc]
-    def _split_scope(self, nodeid: str) -> str:
-        return nodeid.partition("::")[0]
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> ByFile | None:
+    """Let one process run the tests of a file; xdist 3.8 loses its groups with pytest 9.2."""
+    return ByFile(config, log) if config.getoption("dist") == "loadgroup" else None

@@ -45,6 +45,7 @@ def project(pytester: pytest.Pytester) -> pytest.Pytester:
         "__init__.py",
         "conftest.py",
         "tiers.py",
+        "schedule.py",
         "backends.py",
         "own_mounts.py",
         "nccl_like/building.py",
