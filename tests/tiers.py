@@ -1,14 +1,15 @@
 """Which tests start processes and which use torch, and samples of those with many cases.
 
 Nobody marks them: a test is followed into its fixtures and into the functions and constants of
-`tests` and `bench` that it names. What names `subprocess` or a fork starts a process; what names
-torch, in code or in the text of a job that it starts, uses torch.
+`tests` and `bench` that it names. What names `subprocess`, a fork or our Python starts a process;
+what names torch, in code or in the text of a job that it starts, uses torch.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
+import sys
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from types import CodeType, FunctionType, ModuleType
@@ -22,7 +23,8 @@ QUICK_CASES, QUICK_EXAMPLES = 16, 20
 _STARTERS = {
     "subprocess", "multiprocessing", "concurrent.futures.process", "asyncio.subprocess", "pty",
 }  # fmt: skip
-_CALLS = {"fork", "forkpty", "posix_spawn", "execv", "create_subprocess_exec"}
+# Who names `sys.executable` has our own code start it.
+_CALLS = {"fork", "forkpty", "posix_spawn", "execv", "create_subprocess_exec", "executable"}
 _JOB = re.compile(r"^[ \t]*(?:import|from) torch\b|\btorchrun\b", re.MULTILINE)
 _OURS = ("tests", "bench")
 _JOB_MARK = "text of a job"
@@ -85,8 +87,7 @@ def look_at(value: object) -> tuple[set[str], list[object]]:
     """Return the marks that one value asks for, and what else it names."""
     value = getattr(value, "__func__", value)
     if isinstance(value, str):
-        # Few texts name torch, and some are long: the plain search leaves the pattern few.
-        return ({_JOB_MARK} if TORCH in value and _JOB.search(value) else set()), []
+        return _look_at_text(value), []
     if isinstance(value, list | tuple):
         return set(), list(value)
     home = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
@@ -97,6 +98,13 @@ def look_at(value: object) -> tuple[set[str], list[object]]:
     if isinstance(value, type):
         return set(), [*vars(value).values(), *value.__bases__]
     return _look_at_code(value) if isinstance(value, FunctionType) else (set(), [])
+
+
+def _look_at_text(text: str) -> set[str]:
+    if text == sys.executable:  # the default of an argument
+        return {PROCESS}
+    # Few texts name torch, and some are long: the plain search leaves the pattern few.
+    return {_JOB_MARK} if TORCH in text and _JOB.search(text) else set()
 
 
 def _look_at_code(function: FunctionType) -> tuple[set[str], list[object]]:

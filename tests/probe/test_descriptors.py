@@ -13,7 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 import pytest
-from tests.launch.running import clean_environment
+from tests.launch.running import NO_COMPILER, clean_environment
 from tests.probe.job import PROBE_DIR
 from tests.probe.kineto.fabric import fabric
 
@@ -37,7 +37,7 @@ def take(moment):
 seen = []
 signal.signal(signal.SIGUSR1, lambda *_: seen.append(1))
 take("start")
-import torch
+import torch; NO_COMPILER
 take("torch")
 layer = torch.nn.Linear(2, 2)
 optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
@@ -72,7 +72,7 @@ for fd in files:
     os.lseek(fd, 0, 0)
     print(os.read(fd, 4096))
 sys.exit(7)
-"""
+""".replace("NO_COMPILER", NO_COMPILER)
 
 
 def _run(
