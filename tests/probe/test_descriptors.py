@@ -98,7 +98,7 @@ def _running(
         cwd=work,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        preexec_fn=prepare,
+        preexec_fn=prepare,  # noqa: PLW1509 - it sets a limit, no more
     )
 
     @cache
