@@ -1,7 +1,8 @@
-"""Which tests may run side by side, their marks, and the signals and mounts they begin with."""
+"""The marks of tests, who runs which, and the signals and mounts they begin with."""
 
 from __future__ import annotations
 
+import gc
 import signal
 from collections.abc import Iterator
 
@@ -22,6 +23,9 @@ for _number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(_number, signal.default_int_handler if is_interrupt else signal.SIG_DFL)
 
 hide_mounts()
+
+# A thousand modules and many thousand tests are made, all of them kept: nothing to collect there.
+gc.disable()
 
 # Properties are checked with the same examples in every run, however slow the machine is.
 settings.register_profile("whystuck", derandomize=True, deadline=None, max_examples=100)
@@ -70,6 +74,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
         items[:] = [item for item in items if item in chosen]
         limit_examples(items)
+
+
+def pytest_collection_finish() -> None:
+    """Collect what the tests leave behind, but never look at them again."""
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(optionalhook=True)
