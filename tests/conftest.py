@@ -1,17 +1,18 @@
-"""Which tests may run side by side, their marks, and the signals and mounts they begin with."""
+"""The marks of tests, who runs which, and the signals and mounts they begin with."""
 
 from __future__ import annotations
 
+import gc
 import signal
 from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
-from xdist.scheduler import LoadScopeScheduling
 
 from tests.backends import GLOO, Backend, using
 from tests.nccl_like.building import Like, NotBuiltError, build
 from tests.own_mounts import hide_mounts
+from tests.schedule import ByFile
 from tests.tiers import Marks, choose_quick, limit_examples
 
 # Whoever starts the tests in the background, or under nohup, has them ignore signals that they send
@@ -22,6 +23,9 @@ for _number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(_number, signal.default_int_handler if is_interrupt else signal.SIG_DFL)
 
 hide_mounts()
+
+# A thousand modules and many thousand tests are made, all of them kept: nothing to collect there.
+gc.disable()
 
 # Properties are checked with the same examples in every run, however slow the machine is.
 settings.register_profile("whystuck", derandomize=True, deadline=None, max_examples=100)
@@ -72,17 +76,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         limit_examples(items)
 
 
+def pytest_collection_finish() -> None:
+    """Collect what the tests leave behind, but never look at them again."""
+    gc.freeze()
+    gc.enable()
+
+
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> LoadScopeScheduling | None:
-    """Let one process run the tests of a file; xdist 3.8 loses its groups with pytest 9.2.
-
-    One process a folder would leave the others idle: that of the supervisor has most real jobs.
-    """
-    if config.getoption("dist") != "loadgroup":
-        return None
-    return _OneFileAfterTheOther(config, log)
-
-
-class _OneFileAfterTheOther(LoadScopeScheduling):  # type: ignore[misc]
-    def _split_scope(self, nodeid: str) -> str:
-        return nodeid.partition("::")[0]
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> ByFile | None:
+    """Let one process run the tests of a file; xdist 3.8 loses its groups with pytest 9.2."""
+    return ByFile(config, log) if config.getoption("dist") == "loadgroup" else None

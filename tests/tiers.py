@@ -1,14 +1,15 @@
 """Which tests start processes and which use torch, and samples of those with many cases.
 
 Nobody marks them: a test is followed into its fixtures and into the functions and constants of
-`tests` and `bench` that it names. What names `subprocess` or a fork starts a process; what names
-torch, in code or in the text of a job that it starts, uses torch.
+`tests` and `bench` that it names. What names `subprocess`, a fork or our Python starts a process;
+what names torch, in code or in the text of a job that it starts, uses torch.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
+import sys
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from types import CodeType, FunctionType, ModuleType
@@ -22,8 +23,9 @@ QUICK_CASES, QUICK_EXAMPLES = 16, 20
 _STARTERS = {
     "subprocess", "multiprocessing", "concurrent.futures.process", "asyncio.subprocess", "pty",
 }  # fmt: skip
-_CALLS = {"fork", "forkpty", "posix_spawn", "execv", "create_subprocess_exec"}
-_JOB = re.compile(r"^\s*(?:import|from) torch\b|\btorchrun\b", re.MULTILINE)
+# Who names `sys.executable` has our own code start it.
+_CALLS = {"fork", "forkpty", "posix_spawn", "execv", "create_subprocess_exec", "executable"}
+_JOB = re.compile(r"^[ \t]*(?:import|from) torch\b|\btorchrun\b", re.MULTILINE)
 _OURS = ("tests", "bench")
 _JOB_MARK = "text of a job"
 
@@ -33,26 +35,39 @@ class Marks:
 
     def __init__(self) -> None:
         self._seen: dict[int, tuple[object, set[str], list[object]]] = {}
+        self._reached: dict[int, set[str]] = {}
 
     def of(self, item: pytest.Item) -> set[str]:
         """Return the marks that the code of a test and of its fixtures asks for."""
         if not isinstance(item, pytest.Function):
             return set()
-        todo: list[object] = [item.function, *getattr(item, "callspec", _NO_CASE).params.values()]
+        roots: list[object] = [item.function, *getattr(item, "callspec", _NO_CASE).params.values()]
         # Private: pytest has no other way to tell which fixtures a test is given in the end.
         for fixtures in item._fixtureinfo.name2fixturedefs.values():
-            todo += [one.func for one in fixtures]
-        found, seen = set[str](), set[int]()
-        while todo:
-            value = todo.pop()
-            if id(value) not in seen:
-                seen.add(id(value))
-                _, marks, named = self._look_at(value)
-                found |= marks
-                todo += named
+            roots += [one.func for one in fixtures]
+        found = set[str]().union(*map(self._reach, roots))
         if {PROCESS, _JOB_MARK} <= found:
             found.add(TORCH)
         return found - {_JOB_MARK}
+
+    def _reach(self, root: object) -> set[str]:
+        """Return the marks of a value and of all that it names, however far.
+
+        They are kept: the cases of a test share its function and its fixtures.
+        """
+        known = self._reached.get(id(root))
+        if known is not None:
+            return known
+        found, met, todo = set[str](), {id(root)}, [root]
+        while todo:
+            _, marks, named = self._look_at(todo.pop())
+            found |= marks
+            for value in named:
+                if id(value) not in met:
+                    met.add(id(value))
+                    todo.append(value)
+        self._reached[id(root)] = found
+        return found
 
     def _look_at(self, value: object) -> tuple[object, set[str], list[object]]:
         known = self._seen.get(id(value))
@@ -72,7 +87,7 @@ def look_at(value: object) -> tuple[set[str], list[object]]:
     """Return the marks that one value asks for, and what else it names."""
     value = getattr(value, "__func__", value)
     if isinstance(value, str):
-        return ({_JOB_MARK} if _JOB.search(value) else set()), []
+        return _look_at_text(value), []
     if isinstance(value, list | tuple):
         return set(), list(value)
     home = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
@@ -83,6 +98,13 @@ def look_at(value: object) -> tuple[set[str], list[object]]:
     if isinstance(value, type):
         return set(), [*vars(value).values(), *value.__bases__]
     return _look_at_code(value) if isinstance(value, FunctionType) else (set(), [])
+
+
+def _look_at_text(text: str) -> set[str]:
+    if text == sys.executable:  # the default of an argument
+        return {PROCESS}
+    # Few texts name torch, and some are long: the plain search leaves the pattern few.
+    return {_JOB_MARK} if TORCH in text and _JOB.search(text) else set()
 
 
 def _look_at_code(function: FunctionType) -> tuple[set[str], list[object]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 
-import pytest
+from tests.each import each
 
 from whystuck.diagnose.rule import Rule
 from whystuck.diagnose.rules import RULES
@@ -13,7 +13,7 @@ from whystuck.diagnose.rules import RULES
 HEADINGS = ["What it means", "How it is found", "False alarms", "What to do"]
 
 
-@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.code)
+@each("rule", RULES, lambda rule: rule.code)
 def test_rule_has_a_page_and_remedies(rule: type[Rule]) -> None:
     page = inspect.cleandoc(rule.__doc__ or "")
 

@@ -38,6 +38,15 @@ def reduce(make):
         time.sleep(0.001)
 """
 
+# For a script that compiles nothing, behind its `import torch`: optimizers import the compiler for
+# calls that do nothing then, and that takes nearly as long as torch itself.
+NO_COMPILER = (
+    "Lazy = __import__('types').SimpleNamespace; "
+    "torch._dynamo = __import__('sys').modules['torch._dynamo'] = Lazy("
+    "disable=lambda function, *_, **__: function, graph_break=lambda: None, "
+    "trace_rules=Lazy(clear_lru_cache=lambda: None))"
+)
+
 
 def clean_environment(**extra: str) -> dict[str, str]:
     """Return our environment without what a launcher, whystuck or a user may have set.

@@ -7,7 +7,7 @@ from collections import Counter
 from datetime import timedelta
 from pathlib import Path
 
-import pytest
+from tests.each import each
 from tests.logs.cases import CORPUS, REPORTS, Case, LogFile, all_cases
 from tests.logs.healthy import OUTPUTS
 from tests.logs.stamps import find_stamps
@@ -15,7 +15,7 @@ from tests.logs.stamps import find_stamps
 CASES = all_cases()
 REPORTED = all_cases(REPORTS)
 CRASHED = [f"C{number}" for number in range(201, 214)]
-EACH = pytest.mark.parametrize("case", [*CASES, *REPORTED], ids=lambda case: case.name)
+EACH = each("case", [*CASES, *REPORTED], lambda case: case.name)
 
 
 def stamps_of(case: Case, file: LogFile) -> set[str]:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.backends import adapt
-from tests.launch.running import REDUCE, clean_environment
+from tests.launch.running import NO_COMPILER, REDUCE, clean_environment
 
 import whystuck
 
@@ -19,7 +19,7 @@ PROBE_DIR = Path(whystuck.__file__).parent / "probe"
 
 TRAIN = """
 import sys, time
-import torch, torch.distributed as dist
+import torch, torch.distributed as dist; NO_COMPILER
 REDUCE
 dist.init_process_group("gloo")
 layer = torch.nn.Linear(4, 4)
@@ -30,7 +30,7 @@ for _ in range(3):
 print("trained", flush=True)
 exec(sys.argv[1])
 dist.destroy_process_group()
-""".replace("REDUCE", REDUCE)
+""".replace("REDUCE", REDUCE).replace("NO_COMPILER", NO_COMPILER)
 
 
 @contextmanager

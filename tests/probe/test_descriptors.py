@@ -8,12 +8,14 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 
 import pytest
-from tests.launch.running import clean_environment
+from tests.launch.running import NO_COMPILER, clean_environment
 from tests.probe.job import PROBE_DIR
 from tests.probe.kineto.fabric import fabric
 
@@ -37,7 +39,7 @@ def take(moment):
 seen = []
 signal.signal(signal.SIGUSR1, lambda *_: seen.append(1))
 take("start")
-import torch
+import torch; NO_COMPILER
 take("torch")
 layer = torch.nn.Linear(2, 2)
 optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
@@ -72,30 +74,44 @@ for fd in files:
     os.lseek(fd, 0, 0)
     print(os.read(fd, 4096))
 sys.exit(7)
-"""
+""".replace("NO_COMPILER", NO_COMPILER)
 
 
-def _run(
+Ending = tuple[int, bytes, bytes, dict[str, bytes]]
+
+
+@contextmanager
+def _running(
     folder: Path, args: list[str], extra: Mapping[str, str], prepare: Callable[[], None] | None
-) -> tuple[int, bytes, bytes, dict[str, bytes]]:
+) -> Iterator[Callable[[], Ending]]:
+    """Start the script; yield what waits for its end and returns all that can be seen of it."""
     work = folder / ("probe" if extra else "bare")
     work.mkdir(mode=0o777)
     work.chmod(0o777)
     (work / "train.py").write_text(SCRIPT)
-    done = subprocess.run(
+    process = subprocess.Popen(
         args,
         env=clean_environment(
             RANK="0", LOCAL_RANK="0", WORLD_SIZE="1", OMP_NUM_THREADS="1", HOME=str(work)
         )
         | dict(extra),
         cwd=work,
-        capture_output=True,
-        check=False,
-        timeout=200,
-        preexec_fn=prepare,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        preexec_fn=prepare,  # noqa: PLW1509 - it sets a limit, no more
     )
-    files = {one.name: one.read_bytes() for one in work.glob("o*-*")}
-    return done.returncode, done.stdout, done.stderr, files
+
+    @cache
+    def end() -> Ending:
+        out, err = process.communicate(timeout=200)
+        files = {one.name: one.read_bytes() for one in work.glob("o*-*")}
+        return process.returncode, out, err, files
+
+    with process:
+        try:
+            yield end
+        finally:
+            process.kill()
 
 
 def _compare(
@@ -106,7 +122,7 @@ def _compare(
     left: str = "beat",
     more: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
-    """Run bare and with the probe, and compare all that can be seen."""
+    """Run bare and with the probe, side by side as both sleep much, and compare what is seen."""
     folder = Path(tempfile.mkdtemp(prefix="ws"))
     try:
         folder.chmod(0o777)
@@ -117,9 +133,13 @@ def _compare(
         (jobs / "switch.json").write_text('{"generation": 1, "comm": "on"}')
         variables = {"PYTHONPATH": str(PROBE_DIR / "site"), "WHYSTUCK_JOB_DIR": str(jobs)}
         args = [*before, sys.executable, "train.py", at, *after]
-        bare = _run(folder, args, {}, prepare)
-        assert bare[0] == 7, bare[2].decode()
-        assert _run(folder, args, variables | dict(more), prepare) == bare
+        with _running(folder, args, {}, prepare) as end_bare:
+            if before:  # its limit counts all processes of the user
+                end_bare()
+            with _running(folder, args, variables | dict(more), prepare) as end:
+                bare = end_bare()
+                assert bare[0] == 7, bare[2].decode()
+                assert end() == bare
         assert list(jobs.glob(f"{left}-*"))
     finally:
         shutil.rmtree(folder)

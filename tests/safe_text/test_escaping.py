@@ -8,6 +8,7 @@ import unicodedata
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.each import each
 from tests.safe_text.baits import BAITS
 from tests.safe_text.pages import parse_page, render_page
 
@@ -126,7 +127,7 @@ def test_markdown_shows_the_text_and_nothing_acts(text: str, place: str, *, is_c
 
 
 @pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("bait", BAITS, ids=lambda bait: ascii(bait)[:30])
+@each("bait", BAITS, ascii)
 def test_bait_does_nothing_in_markdown(bait: str, place: str) -> None:
     check_markdown(bait, place, markdown.escape)
     check_markdown(bait, place, markdown.code)

@@ -7,6 +7,7 @@ import time
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.each import each
 from tests.safe_text.forms import Form, read_forms, read_lines
 
 from whystuck.safe_text.secrets import drop_logins, hide_arguments, hide_environment, hide_secrets
@@ -22,18 +23,18 @@ def with_line_breaks(form: Form) -> str:
     return form.text.replace("\\n", "\n").replace("\\r", "\r")
 
 
-@pytest.mark.parametrize("form", ALL_FORMS, ids=lambda form: form.text[:60])
+@each("form", ALL_FORMS)
 def test_secret_is_hidden(form: Form) -> None:
     for text in (form.text, with_line_breaks(form), f"[rank3]: {form.text}", f"({form.text})"):
         assert form.shown_in(hide_secrets(text)) == "", hide_secrets(text)
 
 
-@pytest.mark.parametrize("line", ORDINARY)
+@each("line", ORDINARY)
 def test_ordinary_line_stays(line: str) -> None:
     assert hide_secrets(line) is line or hide_secrets(line) == line
 
 
-@pytest.mark.parametrize("form", ALL_FORMS, ids=lambda form: form.text[:60])
+@each("form", ALL_FORMS)
 def test_hiding_twice_changes_nothing(form: Form) -> None:
     once = hide_secrets(form.text)
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.each import each
 
 from whystuck.evidence.finding import (
     Citation,
@@ -101,8 +101,9 @@ KEPT = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("text", "shown"), HIDDEN)
-def test_secret_is_hidden(text: str, shown: str | None) -> None:
+@each("case", HIDDEN)
+def test_secret_is_hidden(case: tuple[str, str | None]) -> None:
+    text, shown = case
     result = hide_secrets(text)
 
     if shown is None:
@@ -112,13 +113,13 @@ def test_secret_is_hidden(text: str, shown: str | None) -> None:
         assert result == shown
 
 
-@pytest.mark.parametrize("text", KEPT)
+@each("text", KEPT)
 def test_what_only_resembles_a_secret_stays(text: str) -> None:
     assert hide_secrets(text) is text or hide_secrets(text) == text
 
 
-@pytest.mark.parametrize(("text", "_shown"), HIDDEN)
-def test_hiding_twice_changes_nothing(text: str, _shown: object) -> None:
+@each("text", [text for text, _ in HIDDEN])
+def test_hiding_twice_changes_nothing(text: str) -> None:
     once = hide_secrets(text)
 
     assert hide_secrets(once) == once

@@ -6,7 +6,7 @@ import tomllib
 from pathlib import Path
 
 import click
-import pytest
+from tests.each import each
 
 from whystuck.cli import COMMANDS, whystuck
 from whystuck.diagnose.rules import RULES
@@ -32,12 +32,12 @@ VISIBLE = {entry.name: entry for entry in COMMANDS if not entry.hidden}
 DOCUMENTED = shell_lines(DOCUMENTS)
 
 
-@pytest.mark.parametrize("name", sorted(VISIBLE))
+@each("name", sorted(VISIBLE))
 def test_command_is_documented(name: str) -> None:
     assert ["whystuck", name] in [words[:2] for words in DOCUMENTED]
 
 
-@pytest.mark.parametrize("name", sorted(VISIBLE))
+@each("name", sorted(VISIBLE))
 def test_command_has_help(name: str) -> None:
     assert VISIBLE[name].load().get_short_help_str()
 
@@ -47,7 +47,7 @@ def options_of(command: click.Command) -> set[str]:
     return names | {"-h", "--help"}
 
 
-@pytest.mark.parametrize("words", DOCUMENTED, ids=" ".join)
+@each("words", DOCUMENTED, " ".join)
 def test_documented_command_exists(words: list[str]) -> None:
     if words[0] == "make":
         makefile = (ROOT / "Makefile").read_text()
@@ -66,7 +66,7 @@ def test_documented_command_exists(words: list[str]) -> None:
     assert used <= options_of(command)
 
 
-@pytest.mark.parametrize("rule", RULES, ids=lambda rule: str(rule.code))
+@each("rule", RULES, lambda rule: str(rule.code))
 def test_rule_has_a_page(rule: type) -> None:
     page = rule.__doc__ or ""
 
@@ -79,7 +79,7 @@ def test_rule_codes_and_names_are_unique() -> None:
     assert len({rule.name for rule in RULES}) == len(RULES)
 
 
-@pytest.mark.parametrize("code", sorted(set(re.findall(r"\b[HCSP]\d{3}\b", DOCUMENTS))))
+@each("code", sorted(set(re.findall(r"\b[HCSP]\d{3}\b", DOCUMENTS))))
 def test_documented_rule_exists(code: str) -> None:
     assert code in {rule.code for rule in RULES}
 

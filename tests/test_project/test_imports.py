@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.each import each
 
 PACKAGE = Path(__file__).parents[2] / "src" / "whystuck"
 HEAVY = {"click", "jinja2", "msgspec", "numpy", "psutil", "rich", "torch"}
@@ -75,7 +76,7 @@ def test_probe_has_files() -> None:
     assert probe_files()
 
 
-@pytest.mark.parametrize("path", probe_files(), ids=lambda path: path.name)
+@each("path", probe_files())
 def test_probe_imports_the_standard_library_only(path: Path) -> None:
     # torch is there when the job has loaded it; the probe is part of that job
     # ... and its own package has this name inside a job

@@ -3,7 +3,7 @@
 import ast
 from pathlib import Path
 
-import pytest
+from tests.each import each
 
 SOURCE = Path(__file__).parents[2] / "src" / "whystuck"
 MODULE_LINES = 400
@@ -12,12 +12,12 @@ FUNCTION_LINES = 50
 FILES = sorted(SOURCE.rglob("*.py"))
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
+@each("path", FILES)
 def test_module_stays_short(path: Path) -> None:
     assert len(path.read_text().splitlines()) <= MODULE_LINES
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
+@each("path", FILES)
 def test_functions_stay_short(path: Path) -> None:
     long = {
         node.name: lines

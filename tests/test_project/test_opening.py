@@ -4,7 +4,7 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
+from tests.each import each
 
 SOURCE = Path(__file__).parents[2] / "src" / "whystuck"
 FOLDERS = ("parse", "diagnose", "tracing", "read", "report")
@@ -38,7 +38,7 @@ def find_openings(path: Path) -> Iterator[str]:
                 yield name
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
+@each("path", FILES)
 def test_evidence_is_opened_in_one_way(path: Path) -> None:
     place = path.relative_to(SOURCE).as_posix()
 

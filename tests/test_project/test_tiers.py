@@ -19,12 +19,15 @@ SCRIPT = "import torch\\nprint(torch.ones(1))"
 def start(script):
     return subprocess.run([sys.executable, "-c", script])
 
+def check(python=sys.executable): pass
+
 @pytest.fixture
 def child():
     return os.fork()
 
 def test_plain(): assert "import torch" in SCRIPT
 def test_helper(): start("pass")
+def test_default(): check()
 def test_fixture(child): pass
 def test_job(): start(SCRIPT)
 @pytest.mark.parametrize("run", [start])
@@ -45,6 +48,7 @@ def project(pytester: pytest.Pytester) -> pytest.Pytester:
         "__init__.py",
         "conftest.py",
         "tiers.py",
+        "schedule.py",
         "backends.py",
         "own_mounts.py",
         "nccl_like/building.py",
@@ -65,7 +69,7 @@ def test_what_starts_a_process_is_marked_through_helpers_and_fixtures(
     project: pytest.Pytester,
 ) -> None:
     assert collect(project, "-m", "process") == [
-        "test_helper", "test_fixture", "test_job", "test_parameter[start]",
+        "test_helper", "test_default", "test_fixture", "test_job", "test_parameter[start]",
     ]  # fmt: skip
     assert collect(project, "-m", "torch") == ["test_job"]
 

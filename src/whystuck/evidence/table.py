@@ -6,7 +6,7 @@ as CSV or Parquet are all of this form.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -38,6 +38,11 @@ class Table:
 
     def __getitem__(self, name: str) -> Column:
         return self.columns[name]
+
+    @classmethod
+    def of(cls, names: Iterable[str], columns: Iterable[Column]) -> Table:
+        """Return a table of as many columns as there are names, in their order."""
+        return cls(dict(zip(names, columns, strict=True)))
 
     def take(self, rows: Column | slice) -> Table:
         """Return the rows of a mask, an array of positions, or a slice."""

@@ -40,6 +40,10 @@ class TraceView:
         """All events of the trace, in and out of the window."""
         return self.trace.events
 
+    def rank_column(self, count: int) -> NDArray[np.int64]:
+        """Return the rank of the trace as a column of so many rows."""
+        return np.full(count, self.trace.rank, dtype=np.int64)
+
     @cached_property
     def end_ns(self) -> NDArray[np.int64]:
         """The end of each event."""

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import pytest
+from tests.each import each
 
 from whystuck.cli import main
 from whystuck.cli.offline.explain_signature import find_log_page
@@ -89,7 +90,7 @@ def test_misspelt_log_line_names_the_nearest(run: Run) -> None:
     assert "did you mean `whystuck explain oom.kernel`?" in err
 
 
-@pytest.mark.parametrize("signature", load_signatures(), ids=lambda signature: signature.id)
+@each("signature", load_signatures(), lambda signature: signature.id)
 def test_every_log_line_has_a_page(signature: Signature) -> None:
     page = find_log_page(signature.id)
 
@@ -98,7 +99,7 @@ def test_every_log_line_has_a_page(signature: Signature) -> None:
     assert page.first_sentence == signature.meaning
 
 
-@pytest.mark.parametrize("xid", load_xids().values(), ids=lambda xid: str(xid.xid))
+@each("xid", load_xids().values(), lambda xid: str(xid.xid))
 def test_every_xid_has_a_page(xid: Xid) -> None:
     page = find_log_page(f"xid {xid.xid}")
 

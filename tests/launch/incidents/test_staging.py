@@ -294,6 +294,7 @@ def test_snapshot_is_an_archive(tmp_path: Path) -> None:
     assert (read["verdict"], read["findings"]) == (report["verdict"], report["findings"])
 
 
+@pytest.mark.slow
 def test_stuck_job_says_the_same_the_morning_after(tmp_path: Path) -> None:
     options = ["--stall-after", "6", "--on-stall", "kill", "--evidence", "ev"]
     done = run_whystuck(

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable
 
 import pytest
+from tests.each import each
 
 from whystuck.parse.errors import ParseError
 from whystuck.parse.logs.signatures import Signature, load_signatures, load_xids, parse_signatures
@@ -46,25 +47,25 @@ def test_our_table_is_as_sound_as_a_users_must_be() -> None:
     assert parse_signatures(read_table(SIGNATURES)) == OURS
 
 
-@pytest.mark.parametrize("signature", OURS, ids=lambda signature: signature.id)
+@each("signature", OURS, lambda signature: signature.id)
 def test_example_is_named_by_its_own_signature(signature: Signature) -> None:
     assert matching(signature.example)[:1] == [signature.id]
 
 
-@pytest.mark.parametrize("signature", OURS, ids=lambda signature: signature.id)
+@each("signature", OURS, lambda signature: signature.id)
 def test_lookalike_does_not_match(signature: Signature) -> None:
     assert signature.lookalike
     assert signature.id not in matching(signature.lookalike)
 
 
-@pytest.mark.parametrize("signature", OURS, ids=lambda signature: signature.id)
+@each("signature", OURS, lambda signature: signature.id)
 def test_signature_says_what_it_means_and_what_to_do(signature: Signature) -> None:
     assert signature.meaning.endswith(".")
     assert signature.action
     assert signature.origin
 
 
-@pytest.mark.parametrize("signature", OURS, ids=lambda signature: signature.id)
+@each("signature", OURS, lambda signature: signature.id)
 def test_cascade_is_not_led_by_a_cause(signature: Signature) -> None:
     # GIVEN the line of a signature that is no cause
     roles = {known.id: known.role for known in OURS}
@@ -73,7 +74,7 @@ def test_cascade_is_not_led_by_a_cause(signature: Signature) -> None:
     assert (signature.role == "cause") == (roles[matching(signature.example)[0]] == "cause")
 
 
-@pytest.mark.parametrize("signature", OURS, ids=lambda signature: signature.id)
+@each("signature", OURS, lambda signature: signature.id)
 def test_pattern_looks_no_further_than_it_must(signature: Signature) -> None:
     # An unlimited `.*` before other text costs the square of a line that repeats what is before it.
     assert re.search(r"(?<!\\)\.[*+](?!\)|$|\|)", signature.regex) is None

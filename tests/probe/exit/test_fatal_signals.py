@@ -108,7 +108,7 @@ def test_stacks_that_the_job_wants_for_itself_are_written_there_to_the_end(tmp_p
     assert b"in die" in err
 
 
-@pytest.mark.parametrize("how", ["Python", "C"])
+@pytest.mark.parametrize("how", ["Python", pytest.param("C", marks=pytest.mark.slow)])
 def test_child_that_dies_then_its_parent_lives_on(tmp_path: Path, how: str) -> None:
     with job_dir() as folder:
         code, out, err, fatal = _run(tmp_path, folder, FORKS, how)

@@ -85,7 +85,7 @@ def measure_collective_calls(view: TraceView, options: TraceOptions) -> Table:
     key = _key_streams(columns["group_key"], device, stream)
     sequence, comms_id, number = _number_calls(view.trace, rows)
     columns |= {
-        "rank": np.full(len(work), view.trace.rank, dtype=np.int64),
+        "rank": view.rank_column(len(work)),
         "sequence": sequence,
         "comms_id": comms_id,
         "number": number,

@@ -195,7 +195,7 @@ def _list_blame(matching: Matching, clocks: Clocks, blame: Blame) -> Table:
         np.where(np.isnan(clocks.error_ns), np.nan, clocks.drift * 1e6),
         blame.judged,
     )
-    return Table(dict(zip(_BLAME, columns, strict=True)))
+    return Table.of(_BLAME, columns)
 
 
 def _list_stragglers(matching: Matching, blame: Blame, found: list[Straggler]) -> Table:
@@ -211,7 +211,7 @@ def _list_stragglers(matching: Matching, blame: Blame, found: list[Straggler]) -
         whole_column([round(one.late_ns) for one in found]),
         whole_column([one.times_late for one in found]),
     )
-    return Table(dict(zip(_STRAGGLER, columns, strict=True)))
+    return Table.of(_STRAGGLER, columns)
 
 
 def _list_gaps(matching: Matching) -> Table:
@@ -222,7 +222,7 @@ def _list_gaps(matching: Matching) -> Table:
         text_column([key[2] for key, _ in listed]),
         whole_column([count for _, count in listed]),
     )
-    return Table(dict(zip(_GAPS, columns, strict=True)))
+    return Table.of(_GAPS, columns)
 
 
 CROSS_METRIC = CrossMetric(_NAMES, (CALLS,), measure_collectives, slim_calls)

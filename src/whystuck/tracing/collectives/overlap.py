@@ -30,13 +30,13 @@ def measure_overlap(view: TraceView, options: TraceOptions) -> Table:
     busy = view.device_busy
     total, hidden = busy.any_of[COMM], busy.overlap_ns
     values = (
-        np.full(len(busy), view.trace.rank, dtype=np.int64),
+        view.rank_column(len(busy)),
         view.devices,
         total,
         hidden,
         np.divide(100.0 * hidden, total, out=np.full(len(total), np.nan), where=total > 0),
     )
-    return Table(dict(zip(_COLUMNS, values, strict=True)))
+    return Table.of(_COLUMNS, values)
 
 
 METRIC = Metric("overlap", _COLUMNS, measure_overlap, of=of_devices)

@@ -81,7 +81,7 @@ def measure_chains(view: TraceView, options: TraceOptions) -> Table:
     piece = np.r_[graph.piece[calls], -1][chain]
     row = pick(graph.work.row, piece)
     columns: dict[str, Rows] = {
-        "rank": np.full(len(chain), view.trace.rank, dtype=np.int64),
+        "rank": view.rank_column(len(chain)),
         "chain": chain,
         "parent": chains.parent[chain],
         "from_end": chains.from_end[chain],

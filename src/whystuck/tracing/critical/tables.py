@@ -52,7 +52,7 @@ def measure_path(view: TraceView, options: TraceOptions) -> Table:
     parts = find_path(graph)
     return Table(
         {
-            "rank": np.full(len(parts), view.trace.rank, dtype=np.int64),
+            "rank": view.rank_column(len(parts)),
             "start_ns": parts.start,
             "end_ns": parts.end,
             "kind": name_kinds(parts.kind),
@@ -103,7 +103,7 @@ def summarize_path(view: TraceView, options: TraceOptions) -> Table:
     kinds = kinds[sums[kinds] > 0]
     return Table(
         {
-            "rank": np.full(len(kinds), view.trace.rank, dtype=np.int64),
+            "rank": view.rank_column(len(kinds)),
             "kind": name_kinds(kinds.astype(np.uint8)),
             "sum_ns": whole_column(sums[kinds].tolist()),
             "share": sums[kinds] / max(int(sums.sum()), 1),

@@ -81,7 +81,7 @@ def measure_copies(view: TraceView, options: TraceOptions) -> Table:
     total = sum_groups(copies.bytes[is_sized], group[is_sized], size)
     is_known = np.bincount(group[is_sized], minlength=size) > 0
     columns = (
-        np.full(size, view.trace.rank, dtype=np.int64),
+        view.rank_column(size),
         view.devices[keys // 3 // max(len(copies.kinds), 1)],
         text_column([copies.kinds[one] for one in kind.tolist()]),
         keys % 3 - 1,
@@ -91,7 +91,7 @@ def measure_copies(view: TraceView, options: TraceOptions) -> Table:
         np.divide(amount, took, out=np.full(size, np.nan), where=took > 0),
         most,
     )
-    return Table(dict(zip(_COLUMNS, columns, strict=True)))
+    return Table.of(_COLUMNS, columns)
 
 
 def measure_copy_series(view: TraceView, options: TraceOptions) -> Table:
@@ -126,13 +126,13 @@ def measure_copy_series(view: TraceView, options: TraceOptions) -> Table:
     lengths = np.diff(np.r_[first, len(place)])
     left = np.repeat(np.r_[0.0, running[first[1:] - 1]] if len(first) else first, lengths)
     columns = (
-        np.full(len(time), view.trace.rank, dtype=np.int64),
+        view.rank_column(len(time)),
         view.devices[place // max(len(copies.kinds), 1)],
         text_column(copies.kinds)[place % max(len(copies.kinds), 1)],
         time,
         np.where(is_none, 0.0, running - left),
     )
-    return Table(dict(zip(_SERIES_COLUMNS, columns, strict=True)))
+    return Table.of(_SERIES_COLUMNS, columns)
 
 
 def _find_copies(view: TraceView) -> _Copies:

@@ -85,7 +85,7 @@ def measure_counters(view: TraceView, options: TraceOptions) -> Table:
     order = np.repeat(np.arange(len(rows)), [len(one) for one in read])
     flat = [pair for one in read for pair in one]
     columns = (
-        np.full(len(order), view.trace.rank),
+        view.rank_column(len(order)),
         order,
         pick_texts(view.trace.names, events.name[rows[order]]),
         events.start_ns[rows[order]],
@@ -101,7 +101,7 @@ def measure_counters(view: TraceView, options: TraceOptions) -> Table:
             )
         ),
     )
-    return Table(dict(zip(_COLUMNS, columns, strict=True)))
+    return Table.of(_COLUMNS, columns)
 
 
 def _sort(view: TraceView, rows: Rows) -> Rows:

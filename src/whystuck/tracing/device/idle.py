@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from whystuck.evidence.table import Table
 from whystuck.evidence.traces.options import TraceOptions
 from whystuck.tracing.arrays.segments import Whole, sum_groups
@@ -50,9 +48,9 @@ def measure_idle_causes(view: TraceView, options: TraceOptions) -> Table:
     """
     queues = view.queues
     causes = _sum_causes(view.stream_gaps, len(queues), options.idle_threshold_ns)
-    rank = np.full(len(queues), view.trace.rank, dtype=np.int64)
+    rank = view.rank_column(len(queues))
     values = (rank, queues.device, queues.stream, *causes)
-    return Table(dict(zip(_COLUMNS, values, strict=True)))
+    return Table.of(_COLUMNS, values)
 
 
 def measure_idle_summary(view: TraceView, options: TraceOptions) -> Table:
@@ -69,9 +67,9 @@ def measure_idle_summary(view: TraceView, options: TraceOptions) -> Table:
     """
     devices = view.devices
     causes = _sum_causes(view.device_gaps, len(devices), options.idle_threshold_ns)
-    rank = np.full(len(devices), view.trace.rank, dtype=np.int64)
+    rank = view.rank_column(len(devices))
     values = (rank, devices, causes[0] + causes[1] + causes[2], *causes)
-    return Table(dict(zip(_SUMMARY_COLUMNS, values, strict=True)))
+    return Table.of(_SUMMARY_COLUMNS, values)
 
 
 def _sum_causes(gaps: Gaps, size: int, threshold_ns: int) -> tuple[Whole, Whole, Whole, Whole]:

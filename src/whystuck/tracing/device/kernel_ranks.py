@@ -73,7 +73,7 @@ def measure_kernel_ranks(ranks: Sequence[RankTables], options: TraceOptions) -> 
         np.rint(high).astype(np.int64),
         np.divide(high - low, middle, out=np.zeros(size), where=middle > 0),
     )
-    made = Table(dict(zip(_COLUMNS, columns, strict=True)))
+    made = Table.of(_COLUMNS, columns)
     return {_NAME: made.take(np.argsort(-total, kind="stable"))}
 
 

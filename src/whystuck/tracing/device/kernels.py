@@ -59,7 +59,7 @@ def measure_kernels(view: TraceView, options: TraceOptions) -> Table:
     low, p50, p95, high = find_quantiles(duration, group, size, (0.0, 0.5, 0.95, 1.0))
     squares = np.bincount(group, weights=(duration - mean[group]) ** 2, minlength=size)
     columns = (
-        np.full(size, view.trace.rank, dtype=np.int64),
+        view.rank_column(size),
         _CLASS_TEXT[keys % kinds],
         text_column([view.trace.names[key] for key in (keys // kinds).tolist()]),
         count,
@@ -71,7 +71,7 @@ def measure_kernels(view: TraceView, options: TraceOptions) -> Table:
         p95,
         high,
     )
-    table = Table(dict(zip(_COLUMNS, columns, strict=True)))
+    table = Table.of(_COLUMNS, columns)
     return table.take(np.lexsort((-total, keys % kinds)))
 
 

@@ -51,14 +51,14 @@ def measure_launches(view: TraceView, options: TraceOptions) -> Table:
     work, calls = _find_pairs(view)
     names = text_column(view.trace.names)
     values = (
-        np.full(len(work), view.trace.rank, dtype=np.int64),
+        view.rank_column(len(work)),
         events.correlation[work],
         names[events.name[calls]],
         events.duration_ns[calls],
         events.duration_ns[work],
         np.maximum(events.start_ns[work] - view.find_ends(calls), 0),
     )
-    return Table(dict(zip(_COLUMNS, values, strict=True)))
+    return Table.of(_COLUMNS, values)
 
 
 def measure_launch_summary(view: TraceView, options: TraceOptions) -> Table:
@@ -87,7 +87,7 @@ def measure_launch_summary(view: TraceView, options: TraceOptions) -> Table:
     size = len(api)
     p50, p99 = find_quantiles(delay, group, size, (0.5, 0.99))
     columns = (
-        np.full(size, view.trace.rank, dtype=np.int64),
+        view.rank_column(size),
         text_column([view.trace.names[one] for one in api.tolist()]),
         np.bincount(group, minlength=size),
         sum_groups(cpu, group, size),
@@ -97,7 +97,7 @@ def measure_launch_summary(view: TraceView, options: TraceOptions) -> Table:
         np.bincount(group[delay > options.late_launch_ns], minlength=size),
         np.bincount(group[gpu < cpu], minlength=size),
     )
-    table = Table(dict(zip(_SUMMARY_COLUMNS, columns, strict=True)))
+    table = Table.of(_SUMMARY_COLUMNS, columns)
     return table.take(np.argsort(-table["cpu_ns"], kind="stable"))
 
 

@@ -123,7 +123,7 @@ def measure_memory(view: TraceView, options: TraceOptions) -> Table:
     op = tree.rows_at(np.where(place >= 0, outer[place], -1) if len(tree) else place)
     steps = find_steps(view)
     columns = (
-        np.full(len(groups), view.trace.rank),
+        view.rank_column(len(groups)),
         changes.type[groups.first],
         changes.device[groups.first],
         groups.sum(changes.size > 0),
@@ -137,7 +137,7 @@ def measure_memory(view: TraceView, options: TraceOptions) -> Table:
         changes.allocated[bounds[:-1]],
         changes.allocated[bounds[1:] - 1],
     )
-    return Table(dict(zip(_COLUMNS, columns, strict=True)))
+    return Table.of(_COLUMNS, columns)
 
 
 def measure_timeline(view: TraceView, options: TraceOptions) -> Table:
@@ -154,7 +154,7 @@ def measure_timeline(view: TraceView, options: TraceOptions) -> Table:
     del options
     changes = _find_changes(view)
     columns = (
-        np.full(len(changes.row), view.trace.rank),
+        view.rank_column(len(changes.row)),
         changes.type,
         changes.device,
         view.events.start_ns[changes.row],
@@ -162,7 +162,7 @@ def measure_timeline(view: TraceView, options: TraceOptions) -> Table:
         changes.allocated,
         changes.reserved,
     )
-    return Table(dict(zip(_TIMELINE_COLUMNS, columns, strict=True)))
+    return Table.of(_TIMELINE_COLUMNS, columns)
 
 
 METRIC = Metric("memory", _COLUMNS, measure_memory, of=_find_rows)

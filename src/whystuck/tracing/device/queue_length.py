@@ -84,7 +84,7 @@ def measure_queue_length(view: TraceView, options: TraceOptions) -> Table:
     span = sum_groups(series.lasted_ns, place, size)
     is_full = length >= options.queue_limit
     columns = (
-        np.full(size, view.trace.rank, dtype=np.int64),
+        view.rank_column(size),
         queues.device,
         queues.stream,
         points,
@@ -99,7 +99,7 @@ def measure_queue_length(view: TraceView, options: TraceOptions) -> Table:
         span,
         sum_groups(series.lasted_ns[is_full], place[is_full], size),
     )
-    return Table(dict(zip(_COLUMNS, columns, strict=True))).take(some)
+    return Table.of(_COLUMNS, columns).take(some)
 
 
 def measure_queue_series(view: TraceView, options: TraceOptions) -> Table:
@@ -115,13 +115,13 @@ def measure_queue_series(view: TraceView, options: TraceOptions) -> Table:
     del options
     series, queues = _find_series(view), view.queues
     columns = (
-        np.full(len(series.time), view.trace.rank, dtype=np.int64),
+        view.rank_column(len(series.time)),
         queues.device[series.place],
         queues.stream[series.place],
         series.time,
         series.length,
     )
-    return Table(dict(zip(_SERIES_COLUMNS, columns, strict=True)))
+    return Table.of(_SERIES_COLUMNS, columns)
 
 
 def _find_series(view: TraceView) -> _Series:

@@ -74,7 +74,7 @@ def measure_roofline(view: TraceView, options: TraceOptions) -> Table:
     ]
     named = [names[one] for one in name[first].tolist()]
     columns = {
-        "rank": np.full(len(groups), view.trace.rank),
+        "rank": view.rank_column(len(groups)),
         "class": text_column([str(FORMULAS[one][0]) for one in named]),
         "op": text_column(named),
         "phase": text_column(

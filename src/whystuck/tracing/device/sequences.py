@@ -122,7 +122,7 @@ def _make_table(view: TraceView, rows: Whole, first: Whole, op: Whole) -> Table:
     groups = group_rows(events.name[op], number_sequences(events.name[rows], first))
     sums = np.add.reduceat(events.duration_ns[rows], first) if len(first) else first
     columns = (
-        np.full(len(groups), view.trace.rank),
+        view.rank_column(len(groups)),
         pick_texts(view.trace.names, events.name[op][groups.first]),
         join_texts(view.trace.names, events.name[rows], first, groups.first, SEPARATOR),
         groups.count,
@@ -130,7 +130,7 @@ def _make_table(view: TraceView, rows: Whole, first: Whole, op: Whole) -> Table:
         groups.sum(events.duration_ns[op]),
         np.diff(np.r_[first, len(rows)])[groups.first],
     )
-    table = Table(dict(zip(_COLUMNS, columns, strict=True)))
+    table = Table.of(_COLUMNS, columns)
     return table.take(np.argsort(-table["count"], kind="stable"))
 
 

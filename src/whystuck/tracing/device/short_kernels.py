@@ -39,14 +39,14 @@ def measure_short_kernels(view: TraceView, options: TraceOptions) -> Table:
     )
     size = len(keys)
     columns = (
-        np.full(size, view.trace.rank, dtype=np.int64),
+        view.rank_column(size),
         _CLASS_TEXT[keys % kinds],
         text_column([view.trace.names[key] for key in (keys // kinds).tolist()]),
         np.bincount(group, minlength=size),
         sum_groups(duration[is_short], group, size),
         sum_groups(gaps.gap_ns[is_short], group, size),
     )
-    table = Table(dict(zip(_COLUMNS, columns, strict=True)))
+    table = Table.of(_COLUMNS, columns)
     return table.take(np.argsort(-(table["sum_ns"] + table["gap_ns"]), kind="stable"))
 
 

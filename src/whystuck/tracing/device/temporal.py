@@ -44,11 +44,11 @@ def measure_temporal(view: TraceView, options: TraceOptions) -> Table:
     del options
     busy = view.device_busy
     values = (
-        np.full(len(busy), view.trace.rank, dtype=np.int64),
+        view.rank_column(len(busy)),
         view.devices,
         *_tell_times(busy),
     )
-    return Table(dict(zip(_COLUMNS, values, strict=True)))
+    return Table.of(_COLUMNS, values)
 
 
 def measure_streams(view: TraceView, options: TraceOptions) -> Table:
@@ -66,9 +66,9 @@ def measure_streams(view: TraceView, options: TraceOptions) -> Table:
     """
     del options
     busy, queues = view.stream_busy, view.queues
-    rank = np.full(len(busy), view.trace.rank, dtype=np.int64)
+    rank = view.rank_column(len(busy))
     values = (rank, queues.device, queues.stream, busy.count, *_tell_times(busy))
-    return Table(dict(zip(_STREAM_COLUMNS, values, strict=True)))
+    return Table.of(_STREAM_COLUMNS, values)
 
 
 def measure_classes(view: TraceView, options: TraceOptions) -> Table:
@@ -91,13 +91,13 @@ def measure_classes(view: TraceView, options: TraceOptions) -> Table:
     time = np.array([busy.only(one) for one in sets], dtype=np.int64).reshape(len(names), size).T
     total = np.maximum(busy.busy_ns, 1)[:, np.newaxis]
     columns = (
-        np.full(time.size, view.trace.rank, dtype=np.int64),
+        view.rank_column(time.size),
         np.repeat(view.devices, len(names)),
         np.tile(text_column(names), size),
         time.ravel(),
         (time / total).ravel(),
     )
-    table = Table(dict(zip(_CLASS_COLUMNS, columns, strict=True)))
+    table = Table.of(_CLASS_COLUMNS, columns)
     return table.take(table["sum_ns"] > 0)
 
 

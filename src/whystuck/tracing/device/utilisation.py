@@ -72,8 +72,8 @@ def measure_utilisation(view: TraceView, options: TraceOptions) -> Table:
         mine = view.device_rows[order[edges[place] : edges[place + 1]]]
         parts.append((np.full(len(windows.number), device), *_measure(view, mine, windows)))
     columns = [np.concatenate(column) for column in zip(*parts, strict=True)] or [starts[:0]] * 7
-    rank = np.full(len(columns[0]), view.trace.rank, dtype=np.int64)
-    return Table(dict(zip(_COLUMNS, (rank, *columns), strict=True)))
+    rank = view.rank_column(len(columns[0]))
+    return Table.of(_COLUMNS, (rank, *columns))
 
 
 def _measure(view: TraceView, rows: Times, windows: _Windows) -> tuple[NDArray[np.generic], ...]:

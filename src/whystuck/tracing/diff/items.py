@@ -84,7 +84,7 @@ def _group(
     found, group = np.unique(key, return_inverse=True)
     name, rest = found % max(len(labels), 1), found // max(len(labels), 1)
     columns: dict[str, NDArray[np.generic]] = {
-        "rank": np.full(len(found), view.trace.rank, dtype=np.int64),
+        "rank": view.rank_column(len(found)),
         "step": calls.steps.number[rest // len(KINDS)],
         "kind": text_column([KINDS[one] for one in (rest % len(KINDS)).tolist()]),
         "name": text_column([labels[one] for one in name.tolist()]),
@@ -117,7 +117,7 @@ def measure_steps(view: TraceView, options: TraceOptions) -> Table:
     np.add.at(spent, place[place >= 0], view.events.duration_ns[rows][place >= 0])
     return Table(
         {
-            "rank": np.full(len(steps), view.trace.rank, dtype=np.int64),
+            "rank": view.rank_column(len(steps)),
             "step": steps.number,
             "start_ns": steps.start,
             "wall_ns": steps.end - steps.start,

@@ -211,7 +211,7 @@ def _make_table(view: TraceView, calls: HostCalls, parts: list[_Part]) -> Table:
     kind, found = found % (len(KINDS) + 1) - 1, found // (len(KINDS) + 1)
     return Table(
         {
-            "rank": np.full(len(total), view.trace.rank, dtype=np.int64),
+            "rank": view.rank_column(len(total)),
             "step": calls.steps.number[found // len(CLASSES)],
             "class": text_column([CLASSES[one] for one in (found % len(CLASSES)).tolist()]),
             "kind": text_column(["rest" if one < 0 else KINDS[one] for one in kind.tolist()]),

@@ -142,7 +142,7 @@ def measure_passes(view: TraceView, options: TraceOptions) -> Table:
     nodes = pick_texts(view.trace.names, node[groups.first])
     nodes[:] = [text.removeprefix(_NODE) for text in nodes.tolist()]
     columns = (
-        np.full(len(groups), view.trace.rank),
+        view.rank_column(len(groups)),
         pick_texts(view.trace.names, op[groups.first]),
         nodes,
         groups.count,
@@ -151,7 +151,7 @@ def measure_passes(view: TraceView, options: TraceOptions) -> Table:
         groups.sum(forward_work),
         groups.sum(backward_work(view, links)),
     )
-    table = Table(dict(zip(_COLUMNS, columns, strict=True)))
+    table = Table.of(_COLUMNS, columns)
     device = table["forward_device_ns"] + table["backward_device_ns"]
     host = table["forward_host_ns"] + table["backward_host_ns"]
     return table.take(np.lexsort((-host, -device)))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from whystuck.evidence.table import Table, text_column
 from whystuck.evidence.traces.options import TraceOptions
 from whystuck.tracing.arrays.grouping import group_rows, pick_texts
@@ -34,13 +32,13 @@ def measure_compilations(view: TraceView, options: TraceOptions) -> Table:
     groups = group_rows(step, events.name[rows])
     names = pick_texts(view.trace.names, events.name[rows][groups.first])
     columns = (
-        np.full(len(groups), view.trace.rank),
+        view.rank_column(len(groups)),
         step[groups.first],
         text_column([name.removesuffix(_TIMED) for name in names.tolist()]),
         groups.count,
         groups.sum(events.duration_ns[rows]),
     )
-    return Table(dict(zip(_COLUMNS, columns, strict=True)))
+    return Table.of(_COLUMNS, columns)
 
 
 METRIC = Metric("compilations", _COLUMNS, measure_compilations, of=find_compilations)

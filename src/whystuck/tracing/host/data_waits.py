@@ -36,14 +36,14 @@ def measure_data_waits(view: TraceView, options: TraceOptions) -> Table:
     groups = group_rows(step, events.name[rows])
     exposed = groups.sum(end - start - within(work.busy, start, end))
     columns = (
-        np.full(len(groups), view.trace.rank),
+        view.rank_column(len(groups)),
         step[groups.first],
         pick_texts(view.trace.names, events.name[rows][groups.first]),
         groups.count,
         groups.sum(end - start),
         exposed if work.is_known else np.full(len(groups), -1),
     )
-    return Table(dict(zip(_COLUMNS, columns, strict=True)))
+    return Table.of(_COLUMNS, columns)
 
 
 METRIC = Metric("data_waits", _COLUMNS, measure_data_waits, of=find_data_waits)

@@ -97,7 +97,7 @@ def measure_op_kernels(view: TraceView, options: TraceOptions) -> Table:
     first = groups.first
     classes = np.array([CLASS_NAMES[kind] for kind in sorted(CLASS_NAMES)], dtype=object)
     columns = (
-        np.full(len(groups), view.trace.rank),
+        view.rank_column(len(groups)),
         pick_texts(names, named[ops.inner][first]),
         pick_texts(names, events.name[rows][first]),
         groups.count,
@@ -108,7 +108,7 @@ def measure_op_kernels(view: TraceView, options: TraceOptions) -> Table:
         groups.mean(duration),
         groups.max(delay),
     )
-    table = Table(dict(zip(_COLUMNS, columns, strict=True)))
+    table = Table.of(_COLUMNS, columns)
     return table.take(np.argsort(-table["sum_ns"], kind="stable"))
 
 
@@ -153,7 +153,7 @@ def measure_op_launches(view: TraceView, options: TraceOptions) -> Table:
     sums = np.add.reduceat(events.duration_ns[rows], first) if len(op) else op
     texts = join_texts(view.trace.names, events.name[rows], first, groups.first, SEPARATOR)
     columns = (
-        np.full(len(groups), view.trace.rank),
+        view.rank_column(len(groups)),
         pick_texts(view.trace.names, events.name[op[first]][groups.first]),
         texts,
         groups.count,
@@ -162,7 +162,7 @@ def measure_op_launches(view: TraceView, options: TraceOptions) -> Table:
         groups.mean(np.maximum(events.start_ns[rows[first]] - begun, 0)),
         groups.sum(sums),
     )
-    table = Table(dict(zip(_LAUNCH_COLUMNS, columns, strict=True)))
+    table = Table.of(_LAUNCH_COLUMNS, columns)
     return table.take(np.argsort(-table["count"], kind="stable"))
 
 

@@ -101,7 +101,7 @@ def measure_phases(view: TraceView, options: TraceOptions) -> Table:
     texts = text_column([Phase(int(one)).name.lower() for one in of_kind])
     number = np.r_[steps.number, np.int64(-1)][of_step]
     columns = (
-        np.full(len(groups), view.trace.rank),
+        view.rank_column(len(groups)),
         number,
         texts,
         groups.sum(np.r_[np.ones(len(outer), dtype=np.int64), none]),
@@ -109,7 +109,7 @@ def measure_phases(view: TraceView, options: TraceOptions) -> Table:
         device,
         np.where(total > 0, device / np.maximum(total, 1), np.nan),
     )
-    return Table(dict(zip(_COLUMNS, columns, strict=True))).take(of_step >= 0)
+    return Table.of(_COLUMNS, columns).take(of_step >= 0)
 
 
 def _outermost_ops(view: TraceView, phase: NDArray[np.int8]) -> tuple[Rows, NDArray[np.int8]]:

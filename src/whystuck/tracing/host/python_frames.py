@@ -89,11 +89,11 @@ def measure_frames(view: TraceView, options: TraceOptions) -> Table:
     frames = _make_frames(view, view.frames, _ADDRESS)
     found = _measure_calls(view, frames)
     columns = (
-        np.full(len(frames.names), view.trace.rank),
+        view.rank_column(len(frames.names)),
         text_column(frames.names),
         *(found[name] for name in ("count", "sum", "own", "device", "kernels")),
     )
-    table = Table(dict(zip(_FRAME_COLUMNS, columns, strict=True)))
+    table = Table.of(_FRAME_COLUMNS, columns)
     table = table.take(table["count"] > 0)
     return table.take(np.argsort(-table["self_ns"], kind="stable"))
 
@@ -123,12 +123,12 @@ def measure_modules(view: TraceView, options: TraceOptions) -> Table:
     at = tree.find(events, links.forward)
     took, work = events.duration_ns[links.backward], backward_work(view, links)
     columns = (
-        np.full(len(frames.names), view.trace.rank),
+        view.rank_column(len(frames.names)),
         text_column(frames.names),
         *(found[name] for name in ("count", "sum", "device", "kernels")),
         *(sum_under(tree, frames.kind, at, values)[0] for values in (took, work)),
     )
-    table = Table(dict(zip(_MODULE_COLUMNS, columns, strict=True)))
+    table = Table.of(_MODULE_COLUMNS, columns)
     table = table.take(table["calls"] > 0)
     return table.take(np.argsort(-table["host_ns"], kind="stable"))
 

@@ -67,7 +67,7 @@ def measure_step_time(view: TraceView, options: TraceOptions) -> Table:
         columns |= _share_out(steps, causes)
         columns["idle_ns"] = wall - sum(columns[name] for name in _CAUSES)
     unknown = np.full(len(steps), -1, dtype=np.int64)
-    columns |= {"rank": np.full(len(steps), view.trace.rank), "step": steps.number}
+    columns |= {"rank": view.rank_column(len(steps)), "step": steps.number}
     return Table({name: columns.get(name, unknown) for name in _COLUMNS})
 
 

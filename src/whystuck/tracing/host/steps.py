@@ -102,10 +102,10 @@ def measure_steps(view: TraceView, options: TraceOptions) -> Table:
     """
     del options
     steps = find_steps(view)
-    rank = np.full(len(steps), view.trace.rank, dtype=np.int64)
+    rank = view.rank_column(len(steps))
     mark = text_column([steps.mark] * len(steps))
     columns = (rank, steps.number, steps.start, steps.end, mark)
-    return Table(dict(zip(_COLUMNS, columns, strict=True)))
+    return Table.of(_COLUMNS, columns)
 
 
 METRIC = Metric("steps", _COLUMNS, measure_steps)

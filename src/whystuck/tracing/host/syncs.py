@@ -61,7 +61,7 @@ def measure_host_syncs(view: TraceView, options: TraceOptions) -> Table:
     texts, first = view.trace.names, groups.first
     count = len(steps) if steps.are_known else np.nan
     columns = (
-        np.full(len(groups), view.trace.rank),
+        view.rank_column(len(groups)),
         pick_texts(texts, events.name[rows][first]),
         pick_texts(texts, names[op][first]),
         pick_texts(texts, names[place][first]),
@@ -70,7 +70,7 @@ def measure_host_syncs(view: TraceView, options: TraceOptions) -> Table:
         groups.sum(measure_idle_after(view, rows)),
         groups.count / count,
     )
-    return Table(dict(zip(_COLUMNS, columns, strict=True)))
+    return Table.of(_COLUMNS, columns)
 
 
 def _drop_closing(view: TraceView, rows: Rows) -> Rows:

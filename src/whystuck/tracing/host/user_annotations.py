@@ -106,7 +106,7 @@ def _measure_kind(view: TraceView, kind: str, tree: HostTree, at: Rows) -> Table
     time, kernels = sum_work_under(view, tree, events.name[tree.row].astype(np.int64), at)
     name = events.name[rows][groups.first]
     columns = (
-        np.full(len(groups), view.trace.rank),
+        view.rank_column(len(groups)),
         text_column([kind] * len(groups)),
         pick_texts(view.trace.names, name),
         groups.count,
@@ -118,7 +118,7 @@ def _measure_kind(view: TraceView, kind: str, tree: HostTree, at: Rows) -> Table
         time[name],
         kernels[name],
     )
-    table = Table(dict(zip(_COLUMNS, columns, strict=True)))
+    table = Table.of(_COLUMNS, columns)
     return table.take(np.argsort(-table["sum_ns"], kind="stable"))
 
 
@@ -144,7 +144,7 @@ def measure_annotated_work(view: TraceView, options: TraceOptions) -> Table:
     for tree, at in (_find_device(view), _find_host(view)):
         inner.append(pick_texts(names, named[tree.rows_at(at)]))
     columns = (
-        np.full(len(rows), view.trace.rank),
+        view.rank_column(len(rows)),
         events.device[rows].astype(np.int64),
         events.stream[rows].astype(np.int64),
         pick_texts(names, events.name[rows]),
@@ -153,7 +153,7 @@ def measure_annotated_work(view: TraceView, options: TraceOptions) -> Table:
         events.correlation[rows],
         *inner,
     )
-    return Table(dict(zip(_WORK_COLUMNS, columns, strict=True)))
+    return Table.of(_WORK_COLUMNS, columns)
 
 
 WORK = Metric(

@@ -47,7 +47,7 @@ def measure_edges(view: TraceView, options: TraceOptions) -> Table:
     graph = view_graph(view)
     return Table(
         {
-            "rank": np.full(len(graph.src), view.trace.rank, dtype=np.int64),
+            "rank": view.rank_column(len(graph.src)),
             "src": graph.src,
             "dst": graph.dst,
             "weight_ns": graph.weight,
@@ -66,7 +66,7 @@ def measure_calls(view: TraceView, options: TraceOptions) -> Table:
     row = graph.work.row[piece]
     return Table(
         {
-            "rank": np.full(len(edge), view.trace.rank, dtype=np.int64),
+            "rank": view.rank_column(len(edge)),
             "edge": edge,
             "device": view.events.device[row].astype(np.int64),
             "stream": view.events.stream[row].astype(np.int64),
@@ -101,7 +101,7 @@ def measure_parts(view: TraceView, options: TraceOptions) -> Table:
     edge = np.concatenate([np.empty(0, dtype=np.int64), *edges])
     return Table(
         {
-            "rank": np.full(len(edge), view.trace.rank, dtype=np.int64),
+            "rank": view.rank_column(len(edge)),
             "lever": np.concatenate([text_column(()), *names]),
             "edge": edge,
             "part_ns": np.concatenate([np.empty(0, dtype=np.int64), *parts]),

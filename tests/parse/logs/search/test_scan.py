@@ -11,6 +11,7 @@ from importlib.util import find_spec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.each import each
 
 from whystuck.parse.logs.search.engines import Engine
 from whystuck.parse.logs.search.patterns import find_literals
@@ -84,7 +85,7 @@ def test_the_fast_engine_is_taken_where_it_is_installed() -> None:
 
 
 @per_engine
-@pytest.mark.parametrize("signature", load_signatures(), ids=lambda signature: signature.id)
+@each("signature", load_signatures(), lambda signature: signature.id)
 def test_every_signature_is_found(engine: Engine, signature: Signature) -> None:
     data = b"a line before\n" + signature.example.encode() + b"\nand one behind\n"
 
