@@ -138,8 +138,16 @@ class Run:
             return [details["from"], details["to"]] == [one, target]
         return one == details["from" if spec["side"] == "out" else "to"] and one in details["ends"]
 
+    def list_alarms(self) -> list[str]:
+        """Return what was said of this run while it went on, or at its end."""
+        reports = sorted(self.folder.glob("incidents/*/report.json"))
+        found = [json.loads(path.read_text())["findings"] for path in reports]
+        return [f"{one[0]['code']}: {one[0]['summary']}" for one in found if one]
+
     def read(self) -> Evidence:
-        evidence = read_evidence(self.folder / "rounds/0")
+        # The folder of the node: those above it lead to an incident, which ends where it was made.
+        (node,) = (path for path in (self.folder / "rounds/0").iterdir() if path.is_dir())
+        evidence = read_evidence(node)
         return replace(evidence, incident=replace(evidence.incident, kind="slow"))
 
 
@@ -375,11 +383,12 @@ def measure_quiet(arguments: argparse.Namespace, folder: Path) -> bool:
     windows, alarms = 0, 0
     for run in runs:
         found = list(list_windows(run))
-        wrong = [one for one in found if one is not None]
+        wrong = [f"{one.code}: {one.summary}" for one in found if one is not None]
+        wrong += [f"while it ran: {one}" for one in run.list_alarms()]
         windows, alarms = windows + len(found), alarms + len(wrong)
         print(f"{run.folder.name:16}{len(found):>6} windows{len(wrong):>4} alarms")
         for one in wrong:
-            print(f"    {one.code}: {one.summary}")
+            print(f"    {one}")
     print(f"all: {windows} windows of {len(runs)} runs, {alarms} alarms")
     is_quiet = judge_resampled(runs, arguments.resampled)
     return is_quiet and not alarms and windows >= arguments.windows
