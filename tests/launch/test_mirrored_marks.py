@@ -1,4 +1,4 @@
-"""Marks shown to a tool that listens: a collector of ITT, as profilers have one, under a real job."""
+"""Marks of a real job, shown to a collector of ITT such as profilers have."""
 
 from __future__ import annotations
 
