@@ -340,7 +340,7 @@ def measure_curve(arguments: argparse.Namespace, folder: Path) -> bool:
         found[share] = run_slow(arguments, folder, round(share * STEP_S, 3), kinds)
         print(f"{share:.0%} done, load {os.getloadavg()[1]:.0f}", file=sys.stderr, flush=True)
     columns = list(found[SHARES[0]])
-    names = [f"{kind}, {'marks' if has_marks else 'no marks'}" for kind, has_marks in columns]
+    names = [f"{kind}, marks" if has_marks else kind for kind, has_marks in columns]
     print(f"\n| slower by | {' | '.join(names)} | wrong |")
     print("|---" * (len(names) + 2) + "|")
     for share, answers in found.items():
@@ -361,7 +361,9 @@ def _count(answers: Sequence[Answer]) -> tuple[int, int]:
 
 def _tell_steps(answers: Sequence[Answer]) -> str:
     steps = sorted(one.steps for one in answers if one.steps is not None and _is_in_time(one))
-    return f" ({steps[0]} to {steps[-1]})" if steps else ""
+    if not steps:
+        return ""
+    return f" ({steps[0]} to {steps[-1]})" if steps[0] < steps[-1] else f" ({steps[0]})"
 
 
 def measure_quiet(arguments: argparse.Namespace, folder: Path) -> bool:
