@@ -1,13 +1,14 @@
 """Whether the rank that becomes slow is named, with its phase, how soon, and nobody else ever.
 
-    python bench/slow.py [--seeds 5] [--windows 300] [--resampled 1000] [--curve] [--links]
+    python bench/slow.py [--curve | --links | --windows [300]] [--seeds 5] [--resampled 1000]
                          [--jobs 2] [--quick] [--keep DIR]
 
 Jobs of 4 ranks (`slow_job.py`) run under ``whystuck run --marks``. The seed draws the rank and the
 step from which it takes 20 ms longer for each step of 180 ms, in one phase; a checkpoint takes ten
 times that every tenth step, and a cgroup gets 6 % of a core. Each run is judged as it
 would have been after each fifth step, with the marks and without them: the bar is the right rank
-and phase within 50 steps, in 95 % of the runs. ``--curve`` draws 5, 10, 20 and 50 % of a step.
+and phase within 50 steps, in 95 % of the runs. ``--curve`` runs slow jobs alone, with 5, 10, 20 and
+50 % of a step, and prints a table in Markdown.
 
 As root, a job has each rank on a host of its own, a network namespace, and one link becomes slow:
 what leaves a host, what comes to it, or what goes from one host to another one. The link must be
@@ -16,7 +17,8 @@ named within 50 steps, and no rank. Ranks that compute longer there, and nobody,
 
 Healthy jobs, with jitter, uneven work, stages, uneven inputs, evaluations and saves, are judged in
 windows of 40 steps, each for itself: none may blame anybody. As many as ``--resampled`` are put
-together of blocks of these runs (`slow_windows.py`), without what the CPU tells.
+together of blocks of these runs (`slow_windows.py`), without what the CPU tells. ``--windows`` runs
+these alone.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ import sys
 import tempfile
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -63,6 +65,12 @@ DECOYS = ("forward", "none")
 # Healthy jobs whose ranks have roles of their own.
 WITH_ROLES = {"pipeline", "join"}
 CGROUPS = Path("/sys/fs/cgroup")
+SHARES = (0.05, 0.1, 0.2, 0.5)
+WINDOWS = 300
+# A window that is put together may be of a job that is too short; so many are tried for each.
+MAX_TRIES = 3
+# By kind, and whether marks count.
+Answers = dict[tuple[str, bool], list["Answer"]]
 
 
 @dataclass(frozen=True)
@@ -130,8 +138,16 @@ class Run:
             return [details["from"], details["to"]] == [one, target]
         return one == details["from" if spec["side"] == "out" else "to"] and one in details["ends"]
 
+    def list_alarms(self) -> list[str]:
+        """Return what was said of this run while it went on, or at its end."""
+        reports = sorted(self.folder.glob("incidents/*/report.json"))
+        found = [json.loads(path.read_text())["findings"] for path in reports]
+        return [f"{one[0]['code']}: {one[0]['summary']}" for one in found if one]
+
     def read(self) -> Evidence:
-        evidence = read_evidence(self.folder / "rounds/0")
+        # The folder of the node: those above it lead to an incident, which ends where it was made.
+        (node,) = (path for path in (self.folder / "rounds/0").iterdir() if path.is_dir())
+        evidence = read_evidence(node)
         return replace(evidence, incident=replace(evidence.incident, kind="slow"))
 
 
@@ -270,12 +286,14 @@ def make_group(seed: int) -> str:
     return str(group)
 
 
-def measure_slow(arguments: argparse.Namespace, folder: Path, extra_s: float) -> bool:
-    """Run the slow jobs; print who was named, and how soon."""
+def run_slow(
+    arguments: argparse.Namespace, folder: Path, extra_s: float, kinds: Sequence[str]
+) -> Answers:
+    """Run slow jobs; return what was said of them, with the marks and without."""
     groups = [make_group(seed) for seed in range(arguments.seeds)]
     runs = [
         draw(kind, seed, folder, extra_s, groups[seed])
-        for kind in SLOW
+        for kind in kinds
         for seed in range(arguments.seeds)
         if kind != "throttle" or groups[seed]
     ]
@@ -283,34 +301,76 @@ def measure_slow(arguments: argparse.Namespace, folder: Path, extra_s: float) ->
     for group in groups:
         with suppress(OSError):
             Path(group).rmdir()
-    print(f"\nslow ranks, {extra_s * 1000:.0f} ms of {STEP_S * 1000:.0f} ms")
+    return {
+        (kind, has_marks): [
+            judge_slow(one, has_marks=has_marks) for one in runs if one.spec["kind"] == kind
+        ]
+        for has_marks in (True, False)
+        for kind in kinds
+        # Nothing but marks tells of a checkpoint now and then.
+        if has_marks or kind != "checkpoint"
+    }
+
+
+def measure_slow(arguments: argparse.Namespace, folder: Path) -> bool:
+    """Run the slow jobs; print who was named, and how soon."""
+    answers = run_slow(arguments, folder, EXTRA_S, SLOW)
+    print(f"\nslow ranks, {EXTRA_S * 1000:.0f} ms of {STEP_S * 1000:.0f} ms")
     print(f"{'kind':12}{'marks':8}{'right':>8}{'wrong':>7}{'late or none':>14}  steps until named")
-    is_met = True
-    for has_marks in (True, False):
-        total = Counter[str]()
-        for kind in SLOW:
-            # Nothing but marks tells of a checkpoint now and then.
-            if kind == "checkpoint" and not has_marks:
-                continue
-            own = [judge_slow(one, has_marks=has_marks) for one in runs if one.spec["kind"] == kind]
-            right = [one for one in own if _is_in_time(one)]
-            wrong = sum(one.is_wrong for one in own)
-            missed = len(own) - len(right) - wrong
-            total += Counter(right=len(right), all=len(own))
-            soon = " ".join(str(one.steps) for one in own)
-            print(
-                f"{kind:12}{'on' if has_marks else 'off':8}{len(right):>8}{wrong:>7}{missed:>14}"
-                f"  {soon}"
-            )
-        is_met &= total["right"] >= BAR_SHARE * total["all"]
-        print(f"{'all':12}{'on' if has_marks else 'off':8}{total['right']:>8} of {total['all']}")
-    return is_met
+    totals: dict[bool, Counter[str]] = {True: Counter(), False: Counter()}
+    for (kind, has_marks), own in answers.items():
+        right, wrong = _count(own)
+        totals[has_marks] += Counter(right=right, all=len(own))
+        soon = " ".join(str(one.steps) for one in own)
+        missed = len(own) - right - wrong
+        word = "on" if has_marks else "off"
+        print(f"{kind:12}{word:8}{right:>8}{wrong:>7}{missed:>14}  {soon}")
+    for has_marks, total in totals.items():
+        word = "on" if has_marks else "off"
+        print(f"{'all':12}{word:8}{total['right']:>8} of {total['all']}")
+    return all(total["right"] >= BAR_SHARE * total["all"] for total in totals.values())
+
+
+def measure_curve(arguments: argparse.Namespace, folder: Path) -> bool:
+    """Print which share of slow ranks is found, by how much they are slow, as a table."""
+    # What a quota takes is no share of a step.
+    kinds = [kind for kind in SLOW if kind != "throttle"]
+    found = {}
+    for share in SHARES:
+        found[share] = run_slow(arguments, folder, round(share * STEP_S, 3), kinds)
+        print(f"{share:.0%} done, load {os.getloadavg()[1]:.0f}", file=sys.stderr, flush=True)
+    columns = list(found[SHARES[0]])
+    names = [f"{kind}, marks" if has_marks else kind for kind, has_marks in columns]
+    print(f"\n| slower by | {' | '.join(names)} | wrong |")
+    print("|---" * (len(names) + 2) + "|")
+    for share, answers in found.items():
+        counts = [_count(answers[column]) for column in columns]
+        cells = [
+            f"{right} of {len(answers[column])}{_tell_steps(answers[column])}"
+            for column, (right, _) in zip(columns, counts, strict=True)
+        ]
+        wrong = sum(one for _, one in counts)
+        print(f"| {share:.0%}, {share * STEP_S * 1000:.0f} ms | {' | '.join(cells)} | {wrong} |")
+    return True
+
+
+def _count(answers: Sequence[Answer]) -> tuple[int, int]:
+    """Count those that were right in time, and the wrong ones."""
+    return sum(map(_is_in_time, answers)), sum(one.is_wrong for one in answers)
+
+
+def _tell_steps(answers: Sequence[Answer]) -> str:
+    steps = sorted(one.steps for one in answers if one.steps is not None and _is_in_time(one))
+    if not steps:
+        return ""
+    return f" ({steps[0]} to {steps[-1]})" if steps[0] < steps[-1] else f" ({steps[0]})"
 
 
 def measure_quiet(arguments: argparse.Namespace, folder: Path) -> bool:
     """Run healthy jobs; print in how many windows somebody is blamed."""
     runs_each = 1 if arguments.quick else 2
-    steps = max(2 * WINDOW, WINDOW * -(-arguments.windows // (runs_each * len(QUIET))) + 1)
+    # A window more each: with uneven inputs, some ranks have fewer steps.
+    steps = WINDOW * (1 + max(2, -(-arguments.windows // (runs_each * len(QUIET))))) + 1
     runs = [
         Run(
             {"kind": kind, "culprit": -1, "onset": 0, "steps": steps, "step_s": STEP_S / 3,
@@ -325,32 +385,36 @@ def measure_quiet(arguments: argparse.Namespace, folder: Path) -> bool:
     windows, alarms = 0, 0
     for run in runs:
         found = list(list_windows(run))
-        wrong = [one for one in found if one is not None]
+        wrong = [f"{one.code}: {one.summary}" for one in found if one is not None]
+        wrong += [f"while it ran: {one}" for one in run.list_alarms()]
         windows, alarms = windows + len(found), alarms + len(wrong)
         print(f"{run.folder.name:16}{len(found):>6} windows{len(wrong):>4} alarms")
         for one in wrong:
-            print(f"    {one.code}: {one.summary}")
+            print(f"    {one}")
     print(f"all: {windows} windows of {len(runs)} runs, {alarms} alarms")
-    return judge_resampled(runs, arguments.resampled) and not alarms
+    is_quiet = judge_resampled(runs, arguments.resampled)
+    return is_quiet and not alarms and windows >= arguments.windows
 
 
 def judge_resampled(runs: list[Run], count: int) -> bool:
     """Judge windows that are put together of blocks of healthy runs; print the alarms."""
     made, wrong = 0, []
-    for place, run in enumerate(runs):
-        evidence = run.read()
-        source = random.Random(f"windows {run.folder.name}")
-        for _ in range(count * (place + 1) // len(runs) - count * place // len(runs)):
-            exchanges = run.spec["kind"] not in WITH_ROLES
-            window = draw_window(evidence, source, exchanges=exchanges)
-            if window is not None:
-                made += 1
-                found = blame(window)
-                wrong += [(run.folder.name, found)] if found is not None else []
+    sources = [random.Random(f"windows {run.folder.name}") for run in runs]
+    evidence = [run.read() for run in runs]
+    for place in range(MAX_TRIES * count):
+        if made == count:
+            break
+        number = place % len(runs)
+        exchanges = runs[number].spec["kind"] not in WITH_ROLES
+        window = draw_window(evidence[number], sources[number], exchanges=exchanges)
+        if window is not None:
+            made += 1
+            found = blame(window)
+            wrong += [(runs[number].folder.name, found)] if found is not None else []
     print(f"resampled: {made} windows of {len(runs)} runs, {len(wrong)} alarms")
     for name, found in wrong:
         print(f"    {name}: {found.code}: {found.summary}")
-    return not wrong
+    return not wrong and made == count
 
 
 def _start_all(runs: list[Run], jobs: int) -> None:
@@ -363,31 +427,40 @@ def _start_all(runs: list[Run], jobs: int) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--windows", type=int, default=300)
     parser.add_argument("--resampled", type=int, default=1000)
-    parser.add_argument("--curve", action="store_true", help="draw 5, 10, 20 and 50 %% of a step")
-    parser.add_argument("--links", action="store_true", help="run the jobs on hosts alone")
     parser.add_argument("--jobs", type=int, default=2, help="how many run at the same time")
     parser.add_argument("--quick", action="store_true", help="one seed, and few windows")
     parser.add_argument("--keep", type=Path, help="leave the evidence there")
+    alone = parser.add_mutually_exclusive_group()
+    alone.add_argument("--curve", action="store_true", help="slow by 5, 10, 20, 50 %% of a step")
+    alone.add_argument("--links", action="store_true", help="run the jobs on hosts alone")
+    alone.add_argument(
+        "--windows", type=int, nargs="?", const=WINDOWS, help="run the healthy jobs alone"
+    )
     arguments = parser.parse_args()
+    measures = _choose(arguments)
+    arguments.windows = arguments.windows or WINDOWS
     if arguments.quick:
         arguments.seeds, arguments.windows, arguments.resampled = 1, 14, 14
     np.set_printoptions(suppress=True)
     folder = arguments.keep or Path(tempfile.mkdtemp(prefix="whystuck-slow-"))
     try:
-        if arguments.links:
-            return 0 if measure_links(arguments, folder) or arguments.quick else 1
-        is_met = True
-        for share in (0.05, 0.1, 0.2, 0.5) if arguments.curve else (EXTRA_S / STEP_S,):
-            met = measure_slow(arguments, folder, round(share * STEP_S, 3))
-            is_met &= met or arguments.curve
-        is_met &= arguments.curve or measure_links(arguments, folder)
-        is_met &= arguments.curve or measure_quiet(arguments, folder)
+        are_met = [measure(arguments, folder) for measure in measures]
     finally:
         if arguments.keep is None:
             shutil.rmtree(folder, ignore_errors=True)
-    return 0 if is_met or arguments.quick else 1
+    print(f"load at the end: {os.getloadavg()[1]:.0f}")
+    return 0 if all(are_met) or arguments.quick else 1
+
+
+def _choose(arguments: argparse.Namespace) -> Sequence[Callable[[argparse.Namespace, Path], bool]]:
+    if arguments.curve:
+        return (measure_curve,)
+    if arguments.links:
+        return (measure_links,)
+    if arguments.windows:
+        return (measure_quiet,)
+    return measure_slow, measure_links, measure_quiet
 
 
 if __name__ == "__main__":

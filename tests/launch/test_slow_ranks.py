@@ -29,9 +29,9 @@ dist.barrier()
 """
 
 
-def run(tmp_path: Path, *arguments: object) -> tuple[str, list[dict[str, Any]]]:
+def run(tmp_path: Path, *arguments: object, job: str = JOB) -> tuple[str, list[dict[str, Any]]]:
     script = tmp_path / "train.py"
-    script.write_text(JOB + END)
+    script.write_text(job + END)
     done = run_whystuck(
         "run", "--no-agent", "--evidence", "ev", "--",
         *torchrun(3, script, *map(str, arguments)), cwd=tmp_path,
@@ -79,6 +79,31 @@ def test_job_of_equal_ranks_is_not_called_slow(tmp_path: Path) -> None:
 
     assert reports == []
     assert "S30" not in errors
+
+
+# Rank 0 writes something to a slow disk after every tenth step.
+NOW_AND_THEN = JOB.replace(
+    "    optimizer.zero_grad()\n",
+    "    optimizer.zero_grad()\n"
+    "    time.sleep(0.9 if step % 10 == 9 and dist.get_rank() == 0 else 0)\n",
+)
+
+
+@pytest.mark.slow
+def test_what_ranks_wait_for_now_and_then_is_told_at_the_end_of_a_long_job(tmp_path: Path) -> None:
+    errors, reports = run(tmp_path, 250, 0, 0, job=NOW_AND_THEN)
+
+    assert reports == [], "it is no alarm"
+    assert errors.count("(S308)") == 1
+    assert "rank 0 causes " in errors
+    assert "not step after step (S308)" in errors.splitlines()[-1]
+
+
+@pytest.mark.slow
+def test_what_ranks_wait_for_in_a_job_of_some_seconds_is_not_told(tmp_path: Path) -> None:
+    errors, reports = run(tmp_path, 40, 0, 0, job=NOW_AND_THEN)
+
+    assert (reports, errors.count("S308")) == ([], 0)
 
 
 def test_op_logs_that_cannot_be_read_are_a_note_and_no_word_to_the_user(tmp_path: Path) -> None:

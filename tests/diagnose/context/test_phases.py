@@ -7,7 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from whystuck.diagnose.algorithms.ops.groups import GroupOps
+from whystuck.diagnose.algorithms.times.lateness import Late
 from whystuck.diagnose.algorithms.times.phases import measure_phases, name_phase
+from whystuck.diagnose.context.phase_facts import StepMarks
+from whystuck.evidence.ops.collectives import Collectives
 from whystuck.evidence.ops.marks import (
     BACKWARD,
     DATALOADER,
@@ -81,6 +85,19 @@ def name(marks: Marks, lost_ms: float, rank: int = 2) -> str:
 @pytest.mark.parametrize("rank", range(WORLD))
 def test_phase_that_is_longer_than_that_of_peers_is_named(phase: str, rank: int) -> None:
     assert name(make_marks({phase: 15}, rank=rank), 15, rank) == phase
+
+
+def test_phase_of_what_a_rank_does_in_every_third_step_is_named_by_its_mean() -> None:
+    """Late by 90 ms in each third step, which is 30 ms a step; the ops tell of the 90 ms."""
+    marks = make_marks({"host": 30})
+    group = GroupOps("0", "", frozenset(range(WORLD)), {})
+    length_ms = 62 + 30 + 3
+    late = Late(
+        (2,), group, 0.9, 90 * MS, 30 / length_ms, 0.0, is_sure=True, row=0, count=13, first_row=-1
+    )
+    table = Collectives(step=np.zeros(1, dtype=np.int64))
+
+    assert StepMarks(marks, table, frozenset(range(WORLD))).name_phase(late) == "host"
 
 
 def test_clocks_that_are_an_hour_apart_change_nothing() -> None:

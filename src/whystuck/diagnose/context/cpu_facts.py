@@ -17,6 +17,8 @@ _MIN_THROTTLED_WAIT = 0.2
 # What a late rank waits more than the others is the reason if it is so much of what they lose.
 _MIN_PART = 0.5
 _MIN_WAIT = 0.05
+# Who runs less than this share of the time has next to nothing to compute.
+_MIN_RUN = 0.01
 # Fewer seconds than this tell nothing.
 _MIN_NS = 5e9
 _UNKNOWN = -1
@@ -90,10 +92,10 @@ def find_starved(
         shares = _measure(series, begin_ns, end_ns)
         own = [one for one in shares if one.rank in late.ranks]
         peers = late.group.members.difference(late.ranks)
-        others = [one.wait_share for one in shares if one.rank in peers]
+        others = [one for one in shares if one.rank in peers]
         if own and others:
-            least = max(_MIN_WAIT, _MIN_PART * late.lost_share) + median(others)
-            if all(one.wait_share >= least for one in own):
+            least = max(_MIN_WAIT, _MIN_PART * late.lost_share)
+            if all(one.wait_share >= least + _expect_wait(one, others) for one in own):
                 ranks = tuple(sorted(late.ranks))
                 return Starved(ranks, tuple(sorted(peers)), tuple(own), late.lost_share)
     if late_ranks:
@@ -102,6 +104,16 @@ def find_starved(
     shares.sort(key=lambda one: -one.throttled_share)
     ranks = tuple(sorted(one.rank for one in shares))
     return Starved(ranks, (), tuple(shares), 0.0) if shares else None
+
+
+def _expect_wait(own: CpuShare, others: Sequence[CpuShare]) -> float:
+    """Return what a rank would wait as its peers do, for what it runs.
+
+    Where all cores are busy, one that has more to compute waits more: that is no reason of its own.
+    """
+    wait_share = median(one.wait_share for one in others)
+    run_share = median(one.run_share for one in others)
+    return wait_share * max(1.0, own.run_share / max(run_share, _MIN_RUN))
 
 
 def _measure(

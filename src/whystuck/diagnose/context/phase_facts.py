@@ -54,7 +54,10 @@ class StepMarks:
             int(self.table.step[row]) if row >= 0 else default
             for row, default in ((late.first_row, 0), (late.last_row, 1 << 62))
         )
-        return name_phase(phases.select(first, last), late.ranks, late.lost_ns)
+        chosen = phases.select(first, last)
+        # In the mean of all steps: what a rank does in every third one is lost in that alone.
+        lost_ns = late.lost_share * float(chosen.length_ns.mean()) if len(chosen.steps) else 0.0
+        return name_phase(chosen, late.ranks, lost_ns)
 
     @cached_property
     def input_share(self) -> float:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from whystuck.evidence.finding import Finding, Severity
+from whystuck.evidence.finding import Finding, Report, Severity
 from whystuck.launch.background import describe_fault
 from whystuck.launch.incidents.keeper import IncidentKeeper
 from whystuck.launch.processes.rank_table import RankTable
@@ -22,6 +22,9 @@ _START_S = 20.0
 _MIN_LOST_SHARE = 0.05
 _MAX_ALARMS = 4
 _KINDS = ("ops", "marks")
+
+# The codes of findings about the pace of ranks.
+_PACE = "S3"
 
 # What a finding is about: its code, and the ranks.
 _Subject = tuple[str, tuple[int, ...]]
@@ -39,6 +42,7 @@ class SlowWatch:
     table: RankTable
     note: Callable[[str], None]
     _due_s: float = 0.0
+    _has_looked: bool = False
     _last: _Subject | None = None
     _told: dict[_Subject, str] = field(default_factory=dict)
 
@@ -50,13 +54,17 @@ class SlowWatch:
 
     def look(self) -> None:
         """Judge the steps so far, and report an alarm; called again and again, in any thread."""
+        self._has_looked = True
         begin_s = time.thread_time()
         self._guard(self._judge)
         cost_s = time.thread_time() - begin_s
         self._due_s = max(self._due_s, time.monotonic() + max(_EVERY_S, cost_s / _COST_SHARE))
 
     def finish(self) -> None:
-        """Report who was late in a job that ended well; say again what was told on the way."""
+        """Report who was late in a job that ended well; say again what was told on the way.
+
+        Where nobody was, and ranks still lost a large share of the time, that is said in one line.
+        """
         if self._due_s < math.inf:
             self._guard(self._finish)
 
@@ -69,15 +77,21 @@ class SlowWatch:
             self._due_s = math.inf
 
     def _finish(self) -> None:
-        found = self._find()
+        report = self._read()
+        found = _find_alarm(report)
         if found is not None and _name(found) not in self._told:
             self._tell(found)
         elif self._told:
             for text in self._told.values():
                 self.keeper.say(f"whystuck: told while the job ran: {show_line(text)}\n")
+        elif self._has_looked and report is not None and report.findings:
+            # Of a job of some seconds, its start is a large share.
+            first = report.findings[0]
+            if _is_worth_a_line(first):
+                self.keeper.say(f"whystuck: {show_line(f'{first.summary} ({first.code})')}\n")
 
     def _judge(self) -> None:
-        found = self._find()
+        found = _find_alarm(self._read())
         if found is not None and found.measures["lost_share"] < _MIN_LOST_SHARE:
             found = None
         subject = _name(found) if found else None
@@ -85,8 +99,8 @@ class SlowWatch:
         if found is not None and is_again and subject not in self._told:
             self._tell(found)
 
-    def _find(self) -> Finding | None:
-        """Return what is wrong with the pace of the ranks, None when nothing is."""
+    def _read(self) -> Report | None:
+        """Return what is known of the pace of the ranks, None when nothing is."""
         from whystuck.pipeline import judge_pace
 
         processes = self.table.processes()
@@ -94,10 +108,7 @@ class SlowWatch:
         present = [path for path in paths if path.exists()]
         if len(processes) < 2 or not present:  # noqa: PLR2004 - nobody to compare
             return None
-        report = judge_pace(present, [one.rank for one in processes], self.table.node)
-        first = report.findings[0] if report.findings else None
-        is_alarm = first is not None and first.severity is not Severity.NOTE
-        return first if is_alarm and first and "lost_share" in first.measures else None
+        return judge_pace(present, [one.rank for one in processes], self.table.node)
 
     def _tell(self, found: Finding) -> None:
         try:
@@ -109,6 +120,19 @@ class SlowWatch:
             self.keeper.say(f"whystuck: {show_line(text)}\n")
         if text:
             self._told[_name(found)] = text
+
+
+def _find_alarm(report: Report | None) -> Finding | None:
+    """Return what is wrong with the pace of ranks, None when nothing is."""
+    first = report.findings[0] if report is not None and report.findings else None
+    if first is None or first.severity is Severity.NOTE or "lost_share" not in first.measures:
+        return None
+    return first
+
+
+def _is_worth_a_line(found: Finding) -> bool:
+    """Return whether a finding tells of the pace, and not only that stages of a pipeline wait."""
+    return found.code.startswith(_PACE) and found.details.get("caused_by_rank") != {}
 
 
 def _name(found: Finding) -> _Subject:

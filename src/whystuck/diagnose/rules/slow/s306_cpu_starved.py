@@ -29,9 +29,10 @@ class CpuStarved(Rule):
     waited in the run queue (`/proc/PID/schedstat`), and how long the quota of its cgroup stopped it
     (`cpu.stat`). Ranks that are late in step after step (S301) are named where they wait in the
     run queue longer than the median of the others, by half of the time that the others wait for
-    them. Where no rank is late, those are named that wait for a fifth of the time while a quota
-    stops them for a quarter. Of the `measures`, `wait_share` is the share of the time in the run
-    queue, `throttled_share` that of the quota.
+    them. A rank that runs more than its peers may wait more in the same measure: where all cores
+    are busy, one that has more to compute does. Where no rank is late, those are named that wait
+    for a fifth of the time while a quota stops them for a quarter. Of the `measures`, `wait_share`
+    is the share of the time in the run queue, `throttled_share` that of the quota.
 
     Of texts, `nr_throttled` of `cpu.stat`, where it is a quarter of `nr_periods` and more.
 
