@@ -163,6 +163,26 @@ def test_signal_while_nothing_runs_ends_it_for_good(tmp_path: Path) -> None:
     assert len((tmp_path / "starts").read_text()) < 9 * 2
 
 
+def test_signal_while_the_first_node_is_waited_for_ends_it_with_the_reason(tmp_path: Path) -> None:
+    place = f"127.0.0.1:{find_port(2) + 1}"
+    command = [
+        *WHYSTUCK, "run", "--max-restarts", "3", "--evidence", "ev", "--coordinator", place,
+        "--nnodes", "2", "--node-rank", "1", "--", "touch", "started",
+    ]  # fmt: skip
+    process = subprocess.Popen(
+        command, cwd=tmp_path, env=clean_environment(), stderr=subprocess.PIPE
+    )
+    assert process.stderr is not None
+    assert b"waiting for the first node" in process.stderr.readline()
+    process.send_signal(signal.SIGTERM)
+    said = process.communicate(timeout=50)[1].decode()
+
+    text = "he job was not started: SIGTERM came while other nodes were waited for"
+    assert (process.returncode, said) == (143, f"whystuck: t{text}\n")
+    assert not (tmp_path / "started").exists()
+    assert read_log(tmp_path)[-2:] == [f"T{text}", "Round 0 ends with code 143."]
+
+
 def test_node_is_checked_at_each_start_and_one_that_broke_ends_the_job(tmp_path: Path) -> None:
     # GIVEN a job that fills a disk, and fails of it
     policy = tmp_path / "policy.toml"
