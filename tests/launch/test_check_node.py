@@ -106,7 +106,7 @@ def test_signal_during_the_first_checks_ends_it_with_the_reason(
             "--", "touch", str(tmp_path / "started"),
         ]  # fmt: skip
         process = subprocess.Popen(command, env=clean_environment(), stderr=subprocess.PIPE)
-        while not disk.counts:
+        while not disk.count_metadata():
             assert process.poll() is None
             time.sleep(0.05)
         process.send_signal(number)

@@ -52,9 +52,14 @@ class FirstNode:
         self._problem = ""
         self._job = secrets.token_hex(16)
 
-    def open(self, wait_s: float, on_wait: Callable[[str], None]) -> str:
+    def open(
+        self,
+        wait_s: float,
+        on_wait: Callable[[str], None],
+        is_over: Callable[[], bool] = lambda: False,
+    ) -> str:
         """Let the others connect from now on; return why they cannot."""
-        del wait_s, on_wait  # they come when they come
+        del wait_s, on_wait, is_over  # they come when they come
         port = choose_port(self._place.port)
         try:
             self._listener = _listen(port)

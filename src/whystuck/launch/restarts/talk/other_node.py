@@ -52,16 +52,22 @@ class OtherNode:
         self._first: Left | None = None
         self._refused = ""
 
-    def open(self, wait_s: float, on_wait: Callable[[str], None]) -> str:
+    def open(
+        self,
+        wait_s: float,
+        on_wait: Callable[[str], None],
+        is_over: Callable[[], bool] = lambda: False,
+    ) -> str:
         """Connect to the first node; return why that could not be within some time.
 
         Args:
             wait_s: For how long to try.
             on_wait: Called once, with where that is, when it takes longer than a moment.
+            is_over: Asked again and again whether to leave it.
         """
         begun_s = time.monotonic()
         has_said = False
-        while self._connect() is None:
+        while self._connect() is None and not is_over():
             waited_s = time.monotonic() - begun_s
             if waited_s >= wait_s:
                 return self._say_silent(wait_s)
