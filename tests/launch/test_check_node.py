@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 from tests.disks import small_disk
-from tests.launch.running import WHYSTUCK, clean_environment, run_whystuck
+from tests.launch.running import LONG, PATIENCE_S, WHYSTUCK, clean_environment, run_whystuck
 from tests.ports import find_port
 from tests.shared_disk import shared_disk
 
+pytestmark = LONG
 LIGHT = """
 checks = ["disk", "shm", "limits"]
 [disk]
@@ -110,7 +111,7 @@ def test_signal_during_the_first_checks_ends_it_with_the_reason(
             assert process.poll() is None
             time.sleep(0.05)
         process.send_signal(number)
-        said = process.communicate(timeout=120)[1].decode()
+        said = process.communicate(timeout=PATIENCE_S)[1].decode()
 
     assert process.returncode == 128 + number, said
     text = f"he job was not started: {number.name} came during the checks of this node"
@@ -195,7 +196,7 @@ def test_two_nodes_check_each_other_before_their_job(tmp_path: Path) -> None:
         processes.append(
             subprocess.Popen(command, cwd=tmp_path, env=clean_environment(), stderr=subprocess.PIPE)
         )
-    ends = [(one.communicate(timeout=240)[1], one.returncode) for one in processes]
+    ends = [(one.communicate(timeout=PATIENCE_S)[1], one.returncode) for one in processes]
 
     for rank, (errors, code) in enumerate(ends):
         assert code == 0, errors.decode()
