@@ -21,10 +21,10 @@ from whystuck.evidence.errors import UsageError
 from whystuck.evidence.table import Table
 from whystuck.evidence.traces.options import TraceOptions
 from whystuck.evidence.traces.tables import TraceSummary
+from whystuck.guarded.remote import MAX_FETCHED_BYTES
 from whystuck.pipeline import map_traces, read_traces
 from whystuck.read.traces.cluster import DaskEngine
 from whystuck.read.traces.engines import choose_engine
-from whystuck.guarded.remote import MAX_FETCHED_BYTES
 from whystuck.read.traces.local import LocalEngine, bound_copies, choose_next, size_of_copy
 from whystuck.read.traces.mapping import MapTask
 from whystuck.read.traces.memory import choose_budget, estimate_peak, estimate_raw, parse_size
