@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.launch.running import WHYSTUCK, clean_environment
+from tests.launch.running import PATIENCE_S, WHYSTUCK, clean_environment
 from tests.ports import find_port
 
 ROOT = Path(__file__).parents[2]
@@ -36,7 +36,6 @@ max_host_below_median_share = {below}
 max_clock_offset_s = 5.0
 pair_s = {pair_s}
 """
-LIMIT_S = 240
 
 
 @dataclass(frozen=True)
@@ -101,7 +100,7 @@ class Nodes:
     def wait(self, rank: int, process: subprocess.Popen[bytes]) -> Answer:
         """Return what a node said."""
         try:
-            code = process.wait(LIMIT_S)
+            code = process.wait(PATIENCE_S)
         finally:
             process.kill()
         place = self.folder / f"node-{rank}"

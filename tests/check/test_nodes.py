@@ -11,9 +11,12 @@ from pathlib import Path
 import pytest
 from tests.check.node_runs import Nodes, make_networks
 from tests.check.test_compute import make_python
+from tests.launch.running import LONG
 
 from whystuck.check.nodes.place import MeetingPlace, find_place
 from whystuck.evidence.errors import UsageError
+
+pytestmark = LONG
 
 # ---------------------------------------------------------------------------------------- options
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import count
 from pathlib import Path
+from urllib.parse import parse_qs
 
+import fsspec
 import pytest
 
 from whystuck.collect import stores
 from whystuck.evidence.errors import UsageError
-from whystuck.guarded import url_stores
+from whystuck.guarded import remote, url_stores
 from whystuck.guarded.remote import list_remote
 
 LOG = b"Traceback (most recent call last):\n"
@@ -166,3 +169,109 @@ def test_a_server_that_is_too_slow_is_left(
 
     with pytest.raises(UsageError, match="too slow"):
         stores.fetch_evidence(f"{url}/sound.log", tmp_path)
+
+
+# ------------------------------------------------------------------------------- a store of S3
+
+
+class Bucket(Server):
+    """A server of S3 whose listing depends on the folder that is asked for."""
+
+    def answer(self) -> None:
+        path, _, query = self.path.partition("?")
+        asked = parse_qs(query)
+        if self.command == "HEAD" or "list-type" not in asked:
+            body = b"" if path.endswith("gone") else LOG
+        else:
+            [prefix] = asked["prefix"]
+            body = LISTINGS[prefix.rstrip("/")](prefix).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Last-Modified", "Wed, 01 Jan 2025 00:00:00 GMT")
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(body)
+
+
+def list_keys(*keys: tuple[str, int], more: str = "") -> str:
+    found = "".join(
+        f"<Contents><Key>{key}</Key><Size>{size}</Size><ETag>e</ETag></Contents>"
+        for key, size in keys
+    )
+    end = f"<IsTruncated>true</IsTruncated><NextContinuationToken>{more}</NextContinuationToken>"
+    return f"<ListBucketResult>{found}{end if more else ''}</ListBucketResult>"
+
+
+_PAGES = count()
+LISTINGS: dict[str, Callable[[str], str]] = {
+    "endless": lambda prefix: list_keys(
+        *((f"{prefix}{next(_PAGES)}.log", 1) for _ in range(100)), more="next"
+    ),
+    "empty": lambda _: list_keys(more="next"),
+    "names": lambda prefix: list_keys(
+        (f"{prefix}../../up.log", 35), (f"{prefix}/etc/root.log", 35), (f"{prefix}a", 35),
+        (f"{prefix}a/b.log", 35), (f"{prefix}{'n' * 300}.log", 35), (f"{prefix}sound.log", 35),
+    ),
+    "sizes": lambda prefix: list_keys(
+        (f"{prefix}few.log", -(1 << 62)), (f"{prefix}much.log", 1 << 62), (f"{prefix}sound.log", 35)
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture
+def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The URL of a bucket whose server tells what it likes."""
+    s3fs = pytest.importorskip("s3fs", reason="it reads S3")
+    for place in serve(Bucket):
+        options = {"endpoint_url": place.removesuffix("/job"), "anon": True}
+        monkeypatch.setitem(fsspec.config.conf, "s3", options)
+        s3fs.S3FileSystem.clear_instance_cache()
+        yield "s3://bucket"
+        s3fs.S3FileSystem.clear_instance_cache()
+
+
+@pytest.mark.timeout(60)
+def test_a_listing_of_s3_without_an_end_is_left(
+    bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (url_stores, remote, stores):
+        monkeypatch.setattr(module, "MAX_FILES", 250)
+
+    with pytest.raises(UsageError, match="there are 251 files, more than 250"):
+        list_remote(f"{bucket}/endless")
+    left_out = stores.fetch_evidence(f"{bucket}/endless", tmp_path)
+    assert "too much for one diagnosis" in left_out[-1]
+    assert len(list(tmp_path.iterdir())) <= 250
+
+
+@pytest.mark.timeout(60)
+def test_a_listing_of_s3_that_only_goes_on_is_left(
+    bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(url_stores, "_MAX_LIST_S", 2.0)
+
+    for read in (list_remote, lambda url: stores.fetch_evidence(url, tmp_path)):
+        with pytest.raises(UsageError, match="its server lists files for more than 2 s"):
+            read(f"{bucket}/empty")
+
+
+@pytest.mark.timeout(60)
+def test_keys_of_s3_stay_in_the_folder(bucket: str, tmp_path: Path) -> None:
+    target = tmp_path / "in" / "here"
+    target.mkdir(parents=True)
+    left_out = stores.fetch_evidence(f"{bucket}/names", target)
+
+    assert [one.partition(":")[0][:8] for one in left_out] == ["../../up", "a/b.log", "nnnnnnnn"]
+    assert "leads out of the folder" in left_out[0]
+    inside = {str(path.relative_to(target)) for path in target.rglob("*") if path.is_file()}
+    assert inside == {"a", "etc/root.log", "sound.log"}
+    assert {path for path in tmp_path.rglob("*") if path.is_file()} == {target / o for o in inside}
+
+
+@pytest.mark.timeout(60)
+def test_sizes_that_s3_says_are_no_figures_to_reckon_with(bucket: str, tmp_path: Path) -> None:
+    sizes = [one.size_bytes for one in list_remote(f"{bucket}/sizes")]
+    left_out = stores.fetch_evidence(f"{bucket}/sizes", tmp_path)
+
+    assert sizes == [0, 1 << 62, len(LOG)]
+    assert [one.partition(":")[0] for one in left_out] == ["much.log"]

@@ -8,9 +8,14 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+import pytest
 from tests.backends import adapt_file
 
 WHYSTUCK = [sys.executable, "-m", "whystuck"]
+# For so long a test waits for a job, which takes minutes where much else runs, before it fails.
+# Such a test is marked with `LONG`: the limit of all others is less.
+PATIENCE_S = 1200.0
+LONG = pytest.mark.timeout(2 * PATIENCE_S)
 # The end of a script whose last act is a collective of gloo, which does not take the interpreter
 # down: a thread of torch's that comes back only then, because it has to let go of a tensor, aborts
 # the process (torch 2.13, without whystuck too). What is registered for the exit is called.
@@ -65,7 +70,7 @@ def clean_environment(**extra: str) -> dict[str, str]:
 def run_whystuck(
     *arguments: str | Path,
     cwd: Path,
-    timeout_s: float = 120,
+    timeout_s: float = PATIENCE_S,
     environment: Mapping[str, str] | None = None,
 ) -> subprocess.CompletedProcess[bytes]:
     """Run whystuck to its end and return what it wrote."""

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 from tests.disks import small_disk
-from tests.launch.running import WHYSTUCK, clean_environment, run_whystuck
+from tests.launch.running import LONG, PATIENCE_S, WHYSTUCK, clean_environment, run_whystuck
 from tests.ports import find_port
 from tests.shared_disk import shared_disk
 
+pytestmark = LONG
 LIGHT = """
 checks = ["disk", "shm", "limits"]
 [disk]
@@ -86,6 +89,35 @@ def test_storage_that_hangs_keeps_the_job_from_starting_and_hangs_nobody(tmp_pat
     assert done.returncode == 120
     assert not (tmp_path / "started").exists()
     assert b"does not answer within 2 s" in done.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_signal_during_the_first_checks_ends_it_with_the_reason(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    # GIVEN a check that takes long
+    folder = tmp_path / "served"
+    folder.mkdir()
+    policy = tmp_path / "policy.toml"
+    with shared_disk(folder) as disk:
+        disk.is_open.clear()
+        policy.write_text(f'{LIGHT}paths = ["{disk.path}"]\n[deadlines]\ndisk = 200.0\n')
+        command = [
+            *WHYSTUCK, "run", "--check-policy", str(policy), "--evidence", str(tmp_path / "ev"),
+            "--", "touch", str(tmp_path / "started"),
+        ]  # fmt: skip
+        process = subprocess.Popen(command, env=clean_environment(), stderr=subprocess.PIPE)
+        while not disk.count_metadata():
+            assert process.poll() is None
+            time.sleep(0.05)
+        process.send_signal(number)
+        said = process.communicate(timeout=PATIENCE_S)[1].decode()
+
+    assert process.returncode == 128 + number, said
+    text = f"he job was not started: {number.name} came during the checks of this node"
+    assert said == f"whystuck: t{text}\n"
+    assert not (tmp_path / "started").exists()
+    assert read_log(tmp_path)[-2:] == [f"T{text}", f"Round 0 ends with code {128 + number}."]
 
 
 def test_what_only_warns_lets_the_job_start(tmp_path: Path) -> None:
@@ -164,7 +196,7 @@ def test_two_nodes_check_each_other_before_their_job(tmp_path: Path) -> None:
         processes.append(
             subprocess.Popen(command, cwd=tmp_path, env=clean_environment(), stderr=subprocess.PIPE)
         )
-    ends = [(one.communicate(timeout=240)[1], one.returncode) for one in processes]
+    ends = [(one.communicate(timeout=PATIENCE_S)[1], one.returncode) for one in processes]
 
     for rank, (errors, code) in enumerate(ends):
         assert code == 0, errors.decode()

@@ -15,10 +15,19 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from tests.launch.running import LEAVE, WHYSTUCK, clean_environment, run_whystuck, torchrun
+from tests.launch.running import (
+    LEAVE,
+    LONG,
+    PATIENCE_S,
+    WHYSTUCK,
+    clean_environment,
+    run_whystuck,
+    torchrun,
+)
 
 from whystuck.collect.processes.proc_files import is_alive, read_state
 
+pytestmark = LONG
 JOB = f"""
 import ctypes, os, signal, sys, time
 from pathlib import Path
@@ -67,7 +76,7 @@ class Job:
 
     def end(self) -> int:
         """Wait for the end, and return the code."""
-        _, rest = self.process.communicate(timeout=90)
+        _, rest = self.process.communicate(timeout=PATIENCE_S)
         self.said.append(rest)
         return self.process.returncode
 
@@ -226,7 +235,7 @@ def test_release_says_when_nothing_is_kept(tmp_path: Path) -> None:
         assert b"keeps no scene" in done.stderr
     finally:
         process.terminate()
-        process.communicate(timeout=60)
+        process.communicate(timeout=PATIENCE_S)
 
 
 @pytest.mark.slow

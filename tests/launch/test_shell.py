@@ -13,8 +13,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from tests.launch.running import WHYSTUCK, clean_environment, run_whystuck
+from tests.launch.running import LONG, PATIENCE_S, WHYSTUCK, clean_environment, run_whystuck
 
+pytestmark = LONG
 RANK = """
 import os, time
 from pathlib import Path
@@ -50,7 +51,7 @@ def list_namespaces(*more: str) -> list[str]:
     command = ["unshare", *KINDS, *more, "--fork", "--kill-child"]
     if shutil.which("unshare") is None or shutil.which("ip") is None:
         pytest.skip("there is no `unshare` or no `ip`")
-    done = subprocess.run([*command, "true"], check=False, capture_output=True, timeout=30)
+    done = subprocess.run([*command, "true"], check=False, capture_output=True, timeout=PATIENCE_S)
     if done.returncode:
         pytest.skip(f"no namespaces can be made: {done.stderr.decode().strip()}")
     return command
@@ -76,7 +77,7 @@ def start(folder: Path, namespaces: list[str]) -> Iterator[tuple[subprocess.Pope
         yield process, int(line.split()[1])
     finally:
         Path(f"{store}.end").touch()
-        process.communicate(timeout=60)
+        process.communicate(timeout=PATIENCE_S)
 
 
 def ask(process: subprocess.Popen[str], folder: Path, command: str) -> tuple[int, str]:

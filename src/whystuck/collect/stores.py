@@ -191,7 +191,16 @@ def _fetch(store: EvidenceReader, wanted: list[tuple[str, int]], target: Path) -
             if total_bytes > MAX_TOTAL_BYTES:
                 left_out.append(f"{path}: {MAX_TOTAL_BYTES} bytes are read, and no more")
                 break
-            copy = target / inside
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            copy.write_bytes(data)
+            if problem := _keep(target / inside, data):
+                left_out.append(f"{path}: {problem}")
     return left_out
+
+
+def _keep(copy: Path, data: bytes) -> str:
+    """Write a copy; return why that cannot be: a store has names that no folder has."""
+    try:
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_bytes(data)
+    except (OSError, ValueError) as error:
+        return f"it cannot be kept here: {getattr(error, 'strerror', None) or error}"
+    return ""

@@ -92,8 +92,13 @@ def list_remote(url: str) -> list[RemoteFile]:
         inside = str(path).removeprefix(base).lstrip("/") or str(path).rpartition("/")[2]
         mark = str(info.get("ETag") or info.get("etag") or info.get("md5Hash") or "")
         place = str(files.unstrip_protocol(path))
-        listed.append(RemoteFile(place, inside, int(info.get("size") or 0), mark))
+        listed.append(RemoteFile(place, inside, _read_size(info.get("size")), mark))
     return listed
+
+
+def _read_size(said: object) -> int:
+    """Return what a store says of the size of a file; 0 where that is no size."""
+    return said if isinstance(said, int) and said > 0 else 0
 
 
 @contextmanager

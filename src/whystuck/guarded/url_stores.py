@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 MAX_FILES: Final = 200_000
 _WEB: Final = frozenset({"http", "https"})
+_S3: Final = frozenset({"s3", "s3a"})
 _MAX_FOLDERS: Final = 20_000
 _MAX_DEPTH: Final = 16
 _MAX_LIST_S: Final = 60.0
@@ -42,9 +43,9 @@ def find_files(files: Any, root: str) -> Mapping[str, Mapping[str, Any]]:  # noq
     Raises:
         OSError: There is no end of them; and whatever a store raises.
     """
-    named = files.protocol
-    if _WEB.isdisjoint((named,) if isinstance(named, str) else named):
-        return dict(files.find(root, detail=True))
+    named = {files.protocol} if isinstance(files.protocol, str) else set(files.protocol)
+    if named.isdisjoint(_WEB):
+        return _find_in_store(files, root, is_s3=not named.isdisjoint(_S3))
     found: dict[str, Mapping[str, Any]] = {}
     until_s = time.monotonic() + _MAX_LIST_S
     for number, (_, _, inside) in enumerate(files.walk(root, maxdepth=_MAX_DEPTH, detail=True)):
@@ -54,6 +55,18 @@ def find_files(files: Any, root: str) -> Mapping[str, Mapping[str, Any]]:  # noq
     if not found and files.isfile(root):
         found[root] = {}
     return found
+
+
+def _find_in_store(files: Any, root: str, *, is_s3: bool) -> dict[str, Mapping[str, Any]]:  # noqa: ANN401
+    """Return the files of a store that lists all of them by itself, for a while."""
+    limits: dict[str, Any] = {"timeout": _MAX_LIST_S} if getattr(files, "async_impl", False) else {}
+    if is_s3:  # one more shows that there are more
+        limits["max_items"] = MAX_FILES + 1
+    try:
+        return dict(files.find(root, detail=True, **limits))
+    except TimeoutError as error:
+        reason = f"its server lists files for more than {_MAX_LIST_S:g} s"
+        raise OSError(errno.ETIMEDOUT, reason) from error
 
 
 @cache

@@ -113,6 +113,22 @@ def test_each_start_has_a_log_of_its_own(tmp_path: Path) -> None:
     assert len(list(script.logs.glob("*-n8-*.log"))) == 1
 
 
+def test_logs_are_for_their_owner_and_what_the_job_writes_follows_its_umask(
+    tmp_path: Path,
+) -> None:
+    script = Script(tmp_path, f"echo HF_TOKEN=x; echo y >{tmp_path}/of-job; umask")
+    before = os.umask(0o022)
+    try:
+        _, output = script.run()
+    finally:
+        os.umask(before)
+
+    assert "\n0022\n" in output
+    (log,) = script.logs.glob("*.log")
+    modes = [path.stat().st_mode & 0o777 for path in (log, tmp_path / "of-job", script.logs)]
+    assert modes == [0o600, 0o644, 0o755]
+
+
 def test_a_signal_reaches_the_job_at_once_and_its_code_is_kept(tmp_path: Path) -> None:
     job = "trap 'echo saved; exit 9' TERM; echo up; sleep 60 & wait"
     process = Script(tmp_path, job).start()

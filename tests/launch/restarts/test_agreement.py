@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from tests.check.test_compute import make_python
 from tests.disks import small_disk
-from tests.launch.running import LEAVE, WHYSTUCK, clean_environment
+from tests.launch.running import LEAVE, LONG, PATIENCE_S, WHYSTUCK, clean_environment
 from tests.ports import find_port
 
 from whystuck.check.nodes.place import MeetingPlace
@@ -31,6 +31,7 @@ from whystuck.launch.restarts.ending import RootCause, RoundEnd
 from whystuck.launch.restarts.nnodes import find_least_nodes
 from whystuck.launch.restarts.policy import RestartPolicy
 
+pytestmark = LONG
 KILLED = RootCause(code="C201", summary="rank 1 ended by SIGKILL", ranks=(1,), is_sure=True)
 RAISED = RootCause(code="C204", summary="rank 1: ValueError", place="a.py:3 f", is_sure=True)
 PEER = RootCause(code="C209", summary="rank 0 lost the connection to a peer", is_sure=True)
@@ -346,7 +347,7 @@ class Cluster:
 
     folder: Path
     names: tuple[str, ...] = ("n0", "n1")
-    wait_s: float = 120.0
+    wait_s: float = 600.0
     policy: str = POLICY
     pythons: Mapping[str, str] = field(default_factory=dict)
     port: int = field(default_factory=find_port)
@@ -372,12 +373,14 @@ class Cluster:
             "--master-port", str(self.port), "train.py", *arguments,
         ]  # fmt: skip
 
-    def make_elastic(self, least: int, *arguments: str) -> list[str]:
+    def make_elastic(self, least: int, *arguments: str, last_call_s: int = 60) -> list[str]:
         """Return a job of torchrun that needs some of the nodes."""
         return [
             "torchrun", "--nnodes", f"{least}:{len(self.names)}", "--nproc-per-node", "1",
             "--rdzv-backend", "c10d", "--rdzv-endpoint", f"localhost:{self.port}",
-            "--rdzv-conf", "last_call_timeout=5", "--local-addr", "localhost",
+            # All of them are to be in it, also where one is started long after the others.
+            "--rdzv-conf", f"last_call_timeout={last_call_s},keep_alive_max_attempt=60",
+            "--local-addr", "localhost",
             "train.py", *arguments,
         ]  # fmt: skip
 
@@ -391,7 +394,7 @@ class Cluster:
 def finish(nodes: list[subprocess.Popen[bytes]]) -> list[tuple[int, str]]:
     """Wait for all nodes; return codes and what they said."""
     try:
-        said = [node.communicate(timeout=240)[1].decode() for node in nodes]
+        said = [node.communicate(timeout=PATIENCE_S)[1].decode() for node in nodes]
     finally:
         for node in nodes:
             node.kill()
@@ -436,11 +439,11 @@ def test_two_nodes_start_again_together_and_end_well(tmp_path: Path) -> None:
 def test_a_node_that_does_not_come_is_told_and_the_other_decides_alone(tmp_path: Path) -> None:
     # GIVEN a job that has failed on one node, and goes on on the other
     cluster = Cluster(tmp_path, wait_s=8.0)
-    job = "echo x >> starts-$HOSTNAME; if [ $HOSTNAME = n1 ]; then exec sleep 600; fi; exit 3"
+    job = "echo x >> starts-$HOSTNAME; if [ $HOSTNAME = n1 ]; then exec sleep 3600; fi; exit 3"
     first, second = (cluster.start(rank, "bash", "-c", job) for rank in (0, 1))
     ((code, said),) = finish([first])
     second.send_signal(signal.SIGTERM)
-    second.communicate(timeout=60)
+    second.communicate(timeout=PATIENCE_S)
 
     assert code == 3
     assert "not all nodes told how their round ended: node rank 1 did not come within 8 s" in said
@@ -456,7 +459,8 @@ def test_spare_nodes_take_the_place_of_one_that_is_not_fit(tmp_path: Path) -> No
     (tmp_path / "train.py").write_text(TRAIN)
     job = [
         "torchrun", "--nnodes", "2:3", "--nproc-per-node", "1", "--rdzv-backend", "c10d",
-        "--rdzv-endpoint", f"localhost:{find_port()}", "--rdzv-conf", "last_call_timeout=5",
+        "--rdzv-endpoint", f"localhost:{find_port()}", "--rdzv-conf",
+        "last_call_timeout=5,keep_alive_max_attempt=60",
         "--local-addr", "localhost", "train.py", "0",
     ]  # fmt: skip
     with small_disk("size=64k", is_full=True) as disk:
@@ -575,7 +579,7 @@ def test_a_node_that_was_stopped_or_killed_is_waited_for_by_nobody(
         assert all(node.poll() is None for node in nodes)
         time.sleep(0.05)
     nodes[leaves].send_signal(number)
-    gone = nodes[leaves].wait(240)
+    gone = nodes[leaves].wait(PATIENCE_S)
     stays = 1 - leaves
     (tmp_path / f"fail-n{stays}").touch()
     ((code, said),) = finish([nodes[stays]])

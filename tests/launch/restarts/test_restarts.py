@@ -15,7 +15,15 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 from tests.disks import small_disk
-from tests.launch.running import LEAVE, WHYSTUCK, clean_environment, run_whystuck, torchrun
+from tests.launch.running import (
+    LEAVE,
+    LONG,
+    PATIENCE_S,
+    WHYSTUCK,
+    clean_environment,
+    run_whystuck,
+    torchrun,
+)
 from tests.ports import find_port
 
 from whystuck.collect.processes.proc_files import is_alive
@@ -43,6 +51,7 @@ for step in range(1, 4):
 {LEAVE}
 """
 
+pytestmark = LONG
 TRAPS = "echo x >> starts; trap 'exit 5' TERM INT; echo up; while :; do sleep 0.1; done"
 
 
@@ -121,7 +130,7 @@ def test_command_of_no_known_cause_uses_all_restarts_with_all_that_it_was_given(
              *WHYSTUCK, "run", "--max-restarts", "2", "--evidence", "ev", "--",
              "bash", "-c", script],
             cwd=tmp_path, env=clean_environment(), input=b"a\nb\nc\nd\n",
-            capture_output=True, timeout=120, check=False, pass_fds=[nine.fileno()],
+            capture_output=True, timeout=PATIENCE_S, check=False, pass_fds=[nine.fileno()],
         )  # fmt: skip
 
     assert done.returncode == 7
@@ -139,7 +148,7 @@ def test_signal_that_ends_the_job_ends_it_for_good(tmp_path: Path, number: int) 
     assert process.stdout is not None
     assert process.stdout.readline() == b"up\n"
     process.send_signal(number)
-    process.communicate(timeout=60)
+    process.communicate(timeout=PATIENCE_S)
 
     assert process.returncode == 5
     assert (tmp_path / "starts").read_text() == "x\n"
@@ -157,10 +166,30 @@ def test_signal_while_nothing_runs_ends_it_for_good(tmp_path: Path) -> None:
         if b"restart 1 of 9" in line:
             break
     process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=60)
+    process.communicate(timeout=PATIENCE_S)
 
     assert process.returncode == 4
     assert len((tmp_path / "starts").read_text()) < 9 * 2
+
+
+def test_signal_while_the_first_node_is_waited_for_ends_it_with_the_reason(tmp_path: Path) -> None:
+    place = f"127.0.0.1:{find_port(2) + 1}"
+    command = [
+        *WHYSTUCK, "run", "--max-restarts", "3", "--evidence", "ev", "--coordinator", place,
+        "--nnodes", "2", "--node-rank", "1", "--", "touch", "started",
+    ]  # fmt: skip
+    process = subprocess.Popen(
+        command, cwd=tmp_path, env=clean_environment(), stderr=subprocess.PIPE
+    )
+    assert process.stderr is not None
+    assert b"waiting for the first node" in process.stderr.readline()
+    process.send_signal(signal.SIGTERM)
+    said = process.communicate(timeout=PATIENCE_S)[1].decode()
+
+    text = "he job was not started: SIGTERM came while other nodes were waited for"
+    assert (process.returncode, said) == (143, f"whystuck: t{text}\n")
+    assert not (tmp_path / "started").exists()
+    assert read_log(tmp_path)[-2:] == [f"T{text}", "Round 0 ends with code 143."]
 
 
 def test_node_is_checked_at_each_start_and_one_that_broke_ends_the_job(tmp_path: Path) -> None:

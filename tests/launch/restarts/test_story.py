@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 from tests.disks import small_disk
-from tests.launch.running import LEAVE, WHYSTUCK, clean_environment
+from tests.launch.running import LEAVE, LONG, PATIENCE_S, WHYSTUCK, clean_environment
 from tests.ports import find_port
 
 pytestmark = [
+    LONG,
     pytest.mark.slow,
     pytest.mark.skipif(os.getuid() != 0, reason="a namespace of host names needs root"),
 ]
@@ -70,14 +71,16 @@ def test_fault_log_tells_the_life_of_a_job_in_order(tmp_path: Path) -> None:
         bad.write_text(f'{POLICY}paths = ["{disk}"]\n')
         # GIVEN node n2 with a bad disk
         second = start_node(tmp_path, "n2", port, bad)
-        _, said = second.communicate(timeout=120)
+        _, said = second.communicate(timeout=PATIENCE_S)
     # THEN its check keeps the job from it, and others can read which node that is
     assert second.returncode == 120, said
     assert (tmp_path / "ev/exclude/slurm.txt").read_text() == "--exclude=n2\n"
 
     # WHEN the job runs on the others, and a rank of it is killed at each start
     nodes = {name: start_node(tmp_path, name, port, good) for name in ("n1", "n3")}
-    ends = {name: process.communicate(timeout=400)[1].decode() for name, process in nodes.items()}
+    ends = {
+        name: process.communicate(timeout=PATIENCE_S)[1].decode() for name, process in nodes.items()
+    }
 
     # THEN it is started once more, and ended with the reason on the node of that rank
     assert {process.returncode for process in nodes.values()} == {1}, ends

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 
 import pytest
 from tests.ports import find_port
@@ -47,6 +48,13 @@ class Talks:
         return self._pool.submit(
             node.gather, label, f"{label} of {rank}", self.ranks, wait_s, is_over
         )
+
+    def ask_early(self, rank: int) -> Future[Heard]:
+        """Have a node say something that the first one has heard when this returns."""
+        asked = self.ask(rank, "end-1")
+        while rank not in self.first._words.get("end-1", {}):
+            self.first.greet()
+        return asked
 
     def close(self) -> None:
         self.first.close()
@@ -124,7 +132,7 @@ def test_a_first_node_that_has_left_before_is_known_to_have(three: Talks) -> Non
 def test_a_node_that_says_nothing_is_missing_and_hears_later_what_was_decided(
     three: Talks,
 ) -> None:
-    heard = [one.result(LONG_S) for one in [three.ask(rank, "end-1", 0.5) for rank in (0, 1)]]
+    heard = [one.result(LONG_S) for one in [three.ask_early(1), three.ask(0, "end-1", 0.5)]]
     late = three.ask(2, "end-1")
     while not late.done():
         three.first.greet()
@@ -206,3 +214,150 @@ def test_many_strangers_keep_no_node_out() -> None:
 
 def test_the_port_is_beside_that_of_the_checks() -> None:
     assert [choose_port(port) for port in (9601, 65535, 1)] == [9600, 65534, 2]
+
+
+# ---------------------------------------------------------- who says to be a node, and is it not
+
+
+def call(talks: Talks, *words: object) -> socket.socket:
+    """Connect as a stranger who knows how nodes talk."""
+    stranger = socket.create_connection(("127.0.0.1", choose_port(talks.port)), LONG_S)
+    stranger.sendall(b"".join(json.dumps(word).encode() + b"\n" for word in words))
+    return stranger
+
+
+def hear_all(talks: Talks, label: str = "end-1") -> list[Heard]:
+    return [one.result(LONG_S) for one in [talks.ask(rank, label) for rank in talks.ranks]]
+
+
+OUT = {"rank": 1, "node": "n1", "out": "it was me"}
+LIE = {"rank": 1, "node": "n1", "label": "end-1", "text": "a lie"}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [OUT], [LIE], [{"rank": 1}, OUT], [{"rank": 1, "key": ""}, OUT], [{**OUT, "key": "x"}],
+        [{"rank": 0}, OUT], ["?", LIE], [{"rank": 99}, OUT], [{**LIE, "job": "another"}],
+    ],
+)  # fmt: skip
+def test_a_stranger_is_not_believed_what_it_says_for_a_node_that_is_there(
+    three: Talks, words: list[object]
+) -> None:
+    with call(three, *words):
+        three.first.greet()
+        heard = hear_all(three)
+
+    told = {rank: f"end-1 of {rank}" for rank in three.ranks}
+    assert [one.told for one in heard] == [told] * 3
+    assert not any(one.left or one.missing for one in heard)
+
+
+def test_a_node_speaks_for_itself_alone() -> None:
+    # GIVEN a connection that is node rank 2 to the first node
+    talks = Talks(3)
+    talks.first.open(LONG_S, print)
+    talks.others[1].open(LONG_S, print)
+    with call(talks, {"rank": 2, "node": "n2", "key": "k"}, {**OUT, "key": "k"}):
+        heard = [one.result(LONG_S) for one in [talks.ask(rank, "end-1") for rank in (0, 1)]]
+    talks.close()
+
+    # THEN what it says for another one is not heard, and it is a stranger from then on
+    assert [set(one.told) for one in heard] == [{0, 1}] * 2
+    assert [one.left for one in heard] == [{2: Left("n2")}] * 2
+
+
+def test_a_node_that_connects_anew_is_known(three: Talks) -> None:
+    # GIVEN a connection of which the first node does not see the end
+    peer = three.others[1]._peer
+    assert peer is not None
+    with peer.end.dup():
+        three.others[1].close()
+        heard = hear_all(three)
+
+    assert [len(one.told) for one in heard] == [3] * 3
+
+
+def test_another_node_of_a_rank_that_is_there_is_told_so(three: Talks) -> None:
+    place = MeetingPlace("127.0.0.1", three.port, 3, 1)
+    genuine, three.others[1] = three.others[1], OtherNode(place, "again")
+    refused = three.ask(1, "end-1", 1.0)
+    heard = [one.result(LONG_S) for one in [three.ask_early(2), three.ask(0, "end-1", 1.0)]]
+    while not refused.done():
+        three.first.greet()
+    problem = refused.result().problem
+    genuine.close()
+
+    assert [set(one.told) for one in heard] == [{0, 2}] * 2
+
+    assert problem == "the first node knows another node rank 1: n1"
+
+
+def test_a_node_that_was_started_anew_is_taken_where_the_one_before_has_gone(
+    three: Talks,
+) -> None:
+    three.others[1].close()
+    three.others[1] = OtherNode(MeetingPlace("127.0.0.1", three.port, 3, 1), "again")
+    three.others[1].open(LONG_S, print)
+    heard = hear_all(three)
+
+    assert [len(one.told) for one in heard] == [3] * 3
+
+
+def test_a_node_of_an_earlier_job_takes_no_place_in_the_next_one(three: Talks) -> None:
+    # GIVEN nodes that have met, and a first node that was started anew
+    hear_all(three)
+    three.first.close()
+    three.first = FirstNode(MeetingPlace("127.0.0.1", three.port, 3, 0), "n0")
+    three.first.open(LONG_S, print)
+    late = three.ask(1, "end-1")
+    while not late.done():
+        three.first.greet()
+    left_over = three.others[1]
+    three.others[2].close()
+    for rank in (1, 2):
+        place = MeetingPlace("127.0.0.1", three.port, 3, rank)
+        three.others[rank] = OtherNode(place, f"n{rank}")
+        three.others[rank].open(LONG_S, print)
+    heard = hear_all(three)
+    left_over.close()
+
+    assert late.result().left == {0: Left()}
+    assert [len(one.told) for one in heard] == [3] * 3
+
+
+@pytest.mark.parametrize(
+    "word", [{"rank": 2, "key": "k"}, {"rank": 2, "key": "k", "label": "end-7", "text": "x" * 999}]
+)
+def test_a_stranger_that_never_stops_talking_holds_up_nobody(word: object) -> None:
+    talks = Talks(3)
+    talks.first.open(LONG_S, print)
+    talks.others[1].open(LONG_S, print)
+    is_over = threading.Event()
+
+    def talk() -> None:
+        with suppress(OSError), call(talks, word) as stranger:
+            while not is_over.is_set():
+                stranger.sendall(json.dumps(word).encode() + b"\n")
+
+    talker = threading.Thread(target=talk)
+    talker.start()
+    heard = [one.result(LONG_S) for one in [talks.ask_early(1), talks.ask(0, "end-1", 2.0)]]
+    is_over.set()
+    talks.close()
+    talker.join(LONG_S)
+
+    assert [set(one.told) for one in heard] == [{0, 1}] * 2
+
+
+def test_labels_without_end_are_not_kept() -> None:
+    talks = Talks(2)
+    talks.first.open(LONG_S, print)
+    words = ({"rank": 1, "key": "k", "label": f"{number}"} for number in range(5000))
+    with call(talks, *words):
+        for _ in range(100):
+            talks.first.greet()
+        kept = len(talks.first._words)
+    talks.close()
+
+    assert kept < 100

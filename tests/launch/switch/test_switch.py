@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import gzip
 import json
 import os
@@ -20,6 +21,7 @@ from tests.backends import on_both_slowly
 from tests.launch.running import END, WHYSTUCK, clean_environment, run_whystuck, torchrun
 from tests.probe.oplog.op_log_file import read_op_log
 
+from whystuck.cli.run.switch import switch
 from whystuck.collect.beats import LAYOUT, MAGIC, explain_no_beat
 from whystuck.evidence.errors import UsageError
 from whystuck.launch import jobdir, running
@@ -96,6 +98,33 @@ def test_changes_at_the_same_time_are_all_kept(tmp_path: Path) -> None:
     both = [subprocess.Popen(command), subprocess.Popen(command)]
     assert [one.wait() for one in both] == [0, 0]
     assert read_state(tmp_path).generation == 100
+
+
+@pytest.fixture
+def held(tmp_path: Path) -> Iterator[Path]:
+    """A job folder whose lock another process holds, and does not let go."""
+    with (tmp_path / "switch.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield tmp_path
+
+
+def test_lock_that_another_process_holds_is_waited_for_no_longer_than_some_seconds(
+    held: Path,
+) -> None:
+    told: list[object] = []
+
+    def work() -> None:
+        try:
+            change_state(held, SwitchState(at_step=0, comm="on"))
+        except OSError as error:
+            told.append(error.strerror)
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(60)
+
+    assert told == ["another process has held `switch.lock` in its folder for 10 s"]
+    assert not (held / "switch.json").exists()
 
 
 # --------------------------------------------------------------------------- --switch-file FILE
@@ -317,6 +346,18 @@ def test_only_job_needs_no_name(
             choose_running_job("4712")
         assert "4711 (torchrun train.py)" in caught.value.hint
     assert find_running_jobs() == []
+
+
+def test_switch_says_that_another_process_holds_the_lock(
+    own_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (
+        _job(tmp_path, monkeypatch, "1") as folder,
+        (folder / "switch.lock").open("w") as lock,
+    ):
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(UsageError, match="cannot be told: another process has held `switch"):
+            switch.main(["set", "comm=on"], standalone_mode=False)
 
 
 def test_several_jobs_are_listed(

@@ -21,10 +21,11 @@ from whystuck.evidence.errors import UsageError
 from whystuck.evidence.table import Table
 from whystuck.evidence.traces.options import TraceOptions
 from whystuck.evidence.traces.tables import TraceSummary
+from whystuck.guarded.remote import MAX_FETCHED_BYTES
 from whystuck.pipeline import map_traces, read_traces
 from whystuck.read.traces.cluster import DaskEngine
 from whystuck.read.traces.engines import choose_engine
-from whystuck.read.traces.local import LocalEngine, choose_next
+from whystuck.read.traces.local import LocalEngine, bound_copies, choose_next, size_of_copy
 from whystuck.read.traces.mapping import MapTask
 from whystuck.read.traces.memory import choose_budget, estimate_peak, estimate_raw, parse_size
 from whystuck.read.traces.plan import ReadPlan
@@ -236,6 +237,24 @@ def test_large_files_are_read_fewer_at_once() -> None:
     assert choose_next([2, 3], [1], needs, 1_000) is None
     assert choose_next([1, 2, 3], [3], needs, 1_000) == 1
     assert choose_next([2], [1], needs, 1_100) == 0
+
+
+def test_copies_of_files_behind_urls_have_one_limit_for_all_workers(tmp_path: Path) -> None:
+    # GIVEN sizes that are told, that are lies, and that nobody knows
+    sizes = {"s3://b/one": 3 << 30, "s3://b/two": 2 << 30, "s3://b/lie": 1 << 62, "s3://b/none": 0}
+    sizes |= {"s3://b/few": 1, str(tmp_path / "here"): 9 << 30}
+    tasks = bound_copies([MapTask(place=p, artifact=p, size_bytes=s) for p, s in sizes.items()], 8)
+    copies = [size_of_copy(task) for task in tasks]
+
+    most = MAX_FETCHED_BYTES
+    assert copies == [3 << 30, 2 << 30, most, most // 8, 64 << 20, 0]
+    assert [task.fetch_bytes for task in tasks][:5] == copies[:5]
+    # THEN no more are fetched at once than have room, and others go on beside them
+    needs = [1] * len(tasks)
+    assert choose_next([1, 2, 3, 4, 5], [0], needs, 99, copies) == 2
+    assert choose_next([1, 2], [0], needs, 99, copies) is None
+    assert choose_next([0, 5], [2], needs, 99, copies) == 1
+    assert choose_next([2], [], needs, 99, copies) == 0
 
 
 @pytest.mark.parametrize(

@@ -89,7 +89,7 @@ def switch(
     except OSError as error:
         raise UsageError(
             f"job {job.title} cannot be told: {error.strerror or error}",
-            hint="it may have ended just now",
+            hint="it may have ended just now; `fuser` tells which process holds a file",
         ) from error
     if not no_wait:
         _wait(job, state, timeout_s)

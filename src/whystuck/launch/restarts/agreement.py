@@ -112,12 +112,17 @@ class Agreement:
     def _least(self) -> int:
         return min(self.least_nodes or self.place.nodes, self.place.nodes)
 
-    def open(self, on_wait: Callable[[str], None] = lambda _where: None) -> str:
+    def open(
+        self,
+        on_wait: Callable[[str], None] = lambda _where: None,
+        is_over: IsOver = lambda: False,
+    ) -> str:
         """Be there for the others from now on; return what keeps this node from it.
 
         The first node is waited for, as the launcher of the job would; ``on_wait`` is told where.
         """
-        return "" if self._is_alone else self._talk.open(self.policy.nodes.meet_s, on_wait)
+        wait_s = self.policy.nodes.meet_s
+        return "" if self._is_alone else self._talk.open(wait_s, on_wait, is_over)
 
     def greet(self) -> None:
         """Take those that have come since."""

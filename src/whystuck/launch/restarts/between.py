@@ -71,9 +71,19 @@ class BetweenRounds:
             return EvidenceFolder(self.root, self.node, with_round=False)
 
 
+def block_stop() -> None:
+    """Let signals that end this process wait until we ask for them."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, ENDING_SIGNALS)
+
+
 def is_told_to_stop() -> bool:
     """Return whether a signal waits that ends this process; all are blocked after a job."""
-    return not _list_ending().isdisjoint(signal.sigpending())
+    return bool(find_stop())
+
+
+def find_stop() -> int:
+    """Return the number of such a signal that waits; 0 for none."""
+    return min(_list_ending() & signal.sigpending(), default=0)
 
 
 def wait_for_stop(timeout_s: float) -> bool:

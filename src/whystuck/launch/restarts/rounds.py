@@ -1,12 +1,13 @@
 """A job with checks, restarts and codes of its own: one round after the other.
 
-All of it runs in the process that the user started, while no command runs. Its signals are blocked
-from the first start on, so that one that comes between two rounds is seen, and ends the job.
+All of it runs in the process that the user started, while no command runs. Signals that end it are
+blocked, so that one that comes before the first round or between two is seen, and ends the job.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
@@ -21,13 +22,20 @@ from whystuck.launch.front import Front
 from whystuck.launch.incidents.fault_log import FaultLog
 from whystuck.launch.options import BootCheck, RunOptions, UnfitError, check_command
 from whystuck.launch.restarts.agreement import SILENT, Agreement, StartDecision
-from whystuck.launch.restarts.between import BetweenRounds, is_told_to_stop, wait_for_stop
+from whystuck.launch.restarts.between import (
+    BetweenRounds,
+    block_stop,
+    find_stop,
+    is_told_to_stop,
+    wait_for_stop,
+)
 from whystuck.launch.restarts.ending import RootCause, RoundEnd
 from whystuck.launch.restarts.exclude import SLURM_FILE
 from whystuck.launch.restarts.exit_codes import ExitCodes
 from whystuck.launch.restarts.leftovers import end_leftovers
 from whystuck.launch.restarts.policy import STOPPED, RestartPolicy
 from whystuck.safe_text.escaping import show_line
+from whystuck.safe_text.secrets import hide_arguments
 
 # A port that the last round had, or its memory, may be free only a moment after its end.
 _WAIT_S = 1.0
@@ -63,10 +71,11 @@ class Rounds:
         """
         check_command(self.options.command[0])
         caller = Caller.look()
+        block_stop()
         if self.agreement is None:
             return self._run(caller)
         try:
-            if problem := self.agreement.open(_say_wait):
+            if problem := self.agreement.open(_say_wait, is_told_to_stop):
                 say(f"whystuck: this node decides without the others: {show_line(problem)}\n")
             return self._run(caller)
         finally:
@@ -75,8 +84,8 @@ class Rounds:
     def _run(self, caller: Caller) -> int:
         while True:
             boot, decision = self._check()
-            if self._last is not None and is_told_to_stop():
-                return self._end(replace_fields(self._last, was_asked=True), STOPPED)
+            if is_told_to_stop():
+                return self._stop()
             if decision.why_not:
                 return self._refuse(boot, decision)
             self._last = end = self._run_round(caller, boot)
@@ -127,6 +136,27 @@ class Rounds:
             self.check.write_not_started(boot, StartError.exit_code, note)
         hint = "this node is fit; spare nodes are those of `torchrun --nnodes MIN:MAX`"
         raise StartError(text, hint=hint)
+
+    def _stop(self) -> int:
+        """End a job that was told to, while its command did not run."""
+        if self._last is not None:
+            return self._end(replace_fields(self._last, was_asked=True), STOPPED)
+        number = find_stop()
+        self._last = RoundEnd(128 + number, was_asked=True)
+        is_checked = self.check is not None
+        when = (
+            "during the checks of this node" if is_checked else "while other nodes were waited for"
+        )
+        text = f"The job was not started: {signal.Signals(number).name} came {when}"
+
+        def write(log: FaultLog) -> None:
+            log.start_round(hide_arguments(self.options.command), BootCheck())
+            log.note(text)
+            log.end_round(128 + number)
+
+        self._between.write_new_round(write)
+        say(f"whystuck: {text[:1].lower() + text[1:]}\n")
+        return 128 + number
 
     def _run_round(self, caller: Caller, boot: BootCheck) -> RoundEnd:
         front = Front(

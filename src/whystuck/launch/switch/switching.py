@@ -6,11 +6,13 @@ The file ``switch.json`` in the job folder is read by every rank once a second, 
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import stat
+import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -30,6 +32,9 @@ OnOff = Literal["on", "off"]
 MARK_KEYS = ("step", "forward", "checkpoint", "dataloader")
 
 _LOCK_NAME = "switch.lock"
+# It is held for some milliseconds.
+_LOCK_S = 10.0
+_LOCK_LOOK_S = 0.01
 _Number = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 _Spec = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_SPEC_CHARS)]
 
@@ -112,7 +117,7 @@ def change_state(
         The state that was written.
 
     Raises:
-        OSError: The folder cannot be written, or is gone.
+        OSError: The folder cannot be written, or is gone, or another process keeps its lock.
     """
     with _locked(job_dir):
         before = read_state(job_dir)
@@ -134,6 +139,19 @@ def write_state(job_dir: Path, state: SwitchState) -> None:
         put_file(folder, FILE_NAME, msgspec.json.encode(state))
 
 
+def _take(lock: int) -> None:
+    """Take a lock; raise OSError where another process does not let it go, as one that hangs."""
+    until_s = time.monotonic() + _LOCK_S
+    while True:
+        with suppress(BlockingIOError):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        if time.monotonic() > until_s:
+            reason = f"another process has held `{_LOCK_NAME}` in its folder for {_LOCK_S:g} s"
+            raise TimeoutError(errno.ETIMEDOUT, reason)
+        time.sleep(_LOCK_LOOK_S)
+
+
 @contextmanager
 def _locked(job_dir: Path) -> Iterator[None]:
     """Let one process at a time change the file."""
@@ -142,7 +160,7 @@ def _locked(job_dir: Path) -> Iterator[None]:
     with folder_at(job_dir) as folder:
         lock = os.open(_LOCK_NAME, flags, 0o600, dir_fd=folder)
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        _take(lock)
         yield
     finally:
         os.close(lock)

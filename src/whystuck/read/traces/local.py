@@ -15,7 +15,7 @@ from typing import IO, Self
 import msgspec
 
 from whystuck.evidence.decoding import msgpack_decoder
-from whystuck.guarded.remote import local_path
+from whystuck.guarded.remote import MAX_FETCHED_BYTES, local_path
 from whystuck.read.budget import Deadline, count_cpus
 from whystuck.read.traces.inputs import TraceInput
 from whystuck.read.traces.mapping import MapDone, MapTask, run_here
@@ -41,6 +41,8 @@ WORKER_ENVIRONMENT = {
 _POOL_FROM_RAW_BYTES = 64 << 20
 # Not less than this for one process, however small the budget: Python and numpy need some.
 _LEAST_LIMIT_BYTES = 1 << 30
+# What a store says of a small file need not be true.
+_LEAST_COPY_BYTES = 64 << 20
 _START = (
     "import json, sys; sys.path[:] = json.loads(sys.argv.pop(1)); "
     "from whystuck.read.traces.worker import main; main()"
@@ -88,6 +90,7 @@ class LocalEngine:
             return
         needs = [estimate_peak(size) for size in raw]
         count = min(self.workers or count_cpus(), len(tasks))
+        tasks = bound_copies(tasks, count)
         with _Pool(tasks, needs, count, budget, deadline) as pool:
             yield from pool.run()
 
@@ -131,10 +134,15 @@ class _Pool:
     count: int
     budget: int
     deadline: Deadline
+    copies: list[int] = field(init=False)
     idle: list[_Worker] = field(default_factory=list)
     busy: list[_Worker] = field(default_factory=list)
     again: list[int] = field(default_factory=list)
     selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
+
+    def __post_init__(self) -> None:
+        """Reckon with the copies of all files."""
+        self.copies = [size_of_copy(task) for task in self.tasks]
 
     def __enter__(self) -> Self:
         return self
@@ -165,7 +173,7 @@ class _Pool:
         """Start what fits into the budget; one file always runs, however large it is."""
         while waiting and len(self.busy) < self.count:
             running = [worker.number for worker in self.busy]
-            place = choose_next(waiting, running, self.needs, self.budget)
+            place = choose_next(waiting, running, self.needs, self.budget, self.copies)
             if place is None:
                 return
             self._start(waiting.pop(place))
@@ -216,7 +224,11 @@ def set_deadline(files: Iterable[MapTask | TraceInput]) -> Deadline:
 
 
 def choose_next(
-    waiting: Sequence[int], running: Sequence[int], needs: Sequence[int], budget: int
+    waiting: Sequence[int],
+    running: Sequence[int],
+    needs: Sequence[int],
+    budget: int,
+    copies: Sequence[int] = (),
 ) -> int | None:
     """Choose the file to read next.
 
@@ -225,13 +237,43 @@ def choose_next(
         running: The files that are read.
         needs: The bytes that each file needs.
         budget: The bytes that may be needed at once; one file alone may need more.
+        copies: The bytes that the copy of each file may have on the disk; none when left out.
 
     Returns:
         The place of the first in ``waiting`` that fits, None when none does.
     """
     left = budget - sum(needs[number] for number in running)
-    fits = (place for place, number in enumerate(waiting) if not running or needs[number] <= left)
+    room = MAX_FETCHED_BYTES - sum(copies[number] for number in running if copies)
+    fits = (
+        place
+        for place, number in enumerate(waiting)
+        if not running or (needs[number] <= left and (not copies or copies[number] <= room))
+    )
     return next(fits, None)
+
+
+def bound_copies(tasks: Sequence[MapTask], count: int) -> list[MapTask]:
+    """Say how much is fetched of each file behind a URL: what its store tells, and little more.
+
+    Of one whose store tells no size, no more than its share where ``count`` are read at once.
+    """
+    return [
+        task
+        if local_path(task.place) is not None
+        else msgspec.structs.replace(task, fetch_bytes=_bound_copy(task.size_bytes, count))
+        for task in tasks
+    ]
+
+
+def _bound_copy(said_bytes: int, count: int) -> int:
+    if said_bytes <= 0:
+        return MAX_FETCHED_BYTES // max(count, 1)
+    return min(max(said_bytes, _LEAST_COPY_BYTES), MAX_FETCHED_BYTES)
+
+
+def size_of_copy(task: MapTask) -> int:
+    """Return how much of the disk the copy of a file may take."""
+    return 0 if local_path(task.place) is not None else task.fetch_bytes
 
 
 def _describe_death(code: int) -> str:

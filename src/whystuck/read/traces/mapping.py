@@ -16,7 +16,14 @@ from whystuck.evidence.decoding import msgpack_decoder
 from whystuck.evidence.traces.options import TraceOptions
 from whystuck.evidence.traces.tables import RankHeader, RankTables
 from whystuck.guarded.evidence_files import look_at, open_evidence
-from whystuck.guarded.remote import fetched, join, local_path, read_bytes, written
+from whystuck.guarded.remote import (
+    MAX_FETCHED_BYTES,
+    fetched,
+    join,
+    local_path,
+    read_bytes,
+    written,
+)
 from whystuck.parse.errors import ParseError
 from whystuck.read.content import FREE_BYTES, FreeBytes
 from whystuck.read.traces.detection import explain_no_trace
@@ -46,7 +53,8 @@ class MapTask(msgspec.Struct, frozen=True, kw_only=True):
     ``partials`` is where the partial goes, empty when its bytes are to be handed back. ``name`` is
     that of its file; empty when what was made before is to be found again, by its content. ``mark``
     stands for the content where the store tells it, and ``size_bytes`` is the size of the file. Of
-    a packed one, ``free_bytes`` may come out, however small it is.
+    a packed one, ``free_bytes`` may come out, however small it is. Of one behind a URL no more than
+    ``fetch_bytes`` are fetched.
     """
 
     place: str
@@ -60,6 +68,7 @@ class MapTask(msgspec.Struct, frozen=True, kw_only=True):
     partials: str = ""
     name: str = ""
     free_bytes: int = FREE_BYTES
+    fetch_bytes: int = MAX_FETCHED_BYTES
 
 
 class MapDone(msgspec.Struct, frozen=True, kw_only=True):
@@ -171,7 +180,7 @@ def measure_peak() -> int:
 def _map_trace(task: MapTask, *, may_hold: bool) -> MapDone:
     if task.partials and not task.name and task.mark and (done := _find_kept(task, task.mark)):
         return done
-    with fetched(task.place) as path:
+    with fetched(task.place, task.fetch_bytes) as path:
         return _map_local(task, path, may_hold=may_hold)
 
 

@@ -85,7 +85,8 @@ PIPE_DIR=$(mktemp -d)
 mkfifo -- "$PIPE_DIR/pipe"
 exec 3>&1 4>&2
 # Not `> >(tee ...)`: nobody waits for that, and the end of the log is lost.
-(trap '' TERM INT HUP; exec tee -a -- "$LOG" <"$PIPE_DIR/pipe" >&3) &
+# A log may hold secrets of the job: it is for its owner alone, whatever the umask.
+(trap '' TERM INT HUP; umask 077; exec tee -a -- "$LOG" <"$PIPE_DIR/pipe" >&3) &
 TEE=$!
 exec >"$PIPE_DIR/pipe" 2>&1
 rm -r -- "$PIPE_DIR"

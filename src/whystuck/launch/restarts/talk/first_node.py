@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import select
 import socket
 import time
@@ -27,10 +28,16 @@ _MORE_PEERS = 64
 _LOOK_S = 0.1
 # Nobody reads while the command runs: all that come meanwhile have to fit, strangers too.
 _BACKLOG = 4096
+# A node is ahead of this one by two or three.
+_MOST_LABELS = 16
 
 
 class FirstNode:
-    """The talk of node rank 0: it hears the others."""
+    """The talk of node rank 0: it hears the others.
+
+    Whoever speaks first as a node is that node, by its key, as long as it is connected. Others
+    that say to be it are told so, and nothing that they say is heard.
+    """
 
     def __init__(self, place: MeetingPlace, node: str) -> None:
         """Open nothing yet."""
@@ -41,11 +48,18 @@ class FirstNode:
         self._words: dict[str, dict[int, str]] = {}
         self._answers: dict[str, bytes] = {}
         self._left: dict[int, Left] = {}
+        self._keys: dict[int, str] = {}
         self._problem = ""
+        self._job = secrets.token_hex(16)
 
-    def open(self, wait_s: float, on_wait: Callable[[str], None]) -> str:
+    def open(
+        self,
+        wait_s: float,
+        on_wait: Callable[[str], None],
+        is_over: Callable[[], bool] = lambda: False,
+    ) -> str:
         """Let the others connect from now on; return why they cannot."""
-        del wait_s, on_wait  # they come when they come
+        del wait_s, on_wait, is_over  # they come when they come
         port = choose_port(self._place.port)
         try:
             self._listener = _listen(port)
@@ -161,10 +175,9 @@ class FirstNode:
             word = decode_json(line, Word)
         except ValueError:
             word = Word(-1)
-        if not 0 < word.rank < self._place.nodes:
-            peer.is_closed = True  # a stranger
+        if not self._know(peer, word):
+            peer.is_closed = True
             return
-        peer.rank, peer.node = word.rank, word.node
         if word.out:
             self._left[word.rank] = Left(word.node, word.out, word.text)
             return
@@ -175,14 +188,51 @@ class FirstNode:
         if answer := self._answers.get(word.label):
             peer.send(answer)
         else:
+            self._note(word)
+
+    def _note(self, word: Word) -> None:
+        """Keep what a node says, but for what no node would say."""
+        words = self._words.keys() - self._answers.keys()
+        ahead = sum(word.rank in self._words[label] for label in words)
+        if ahead < _MOST_LABELS:
             self._words.setdefault(word.label, {})[word.rank] = word.text
+
+    def _know(self, peer: Peer, word: Word) -> bool:
+        """Return whether a word is from the node that it names; the first one greets it."""
+        if peer.rank >= 0:
+            return (word.rank, word.key) == (peer.rank, self._keys[peer.rank])
+        if not 0 < word.rank < self._place.nodes or not word.key:
+            return False  # a stranger
+        if word.job not in ("", self._job):  # it belongs to an earlier start
+            peer.send(self._greeting)
+            return False
+        before = self._find(word.rank)
+        if before is not None:
+            # What it has said before it went may be there, and its end.
+            self._read(before)
+            if word.key != self._keys[word.rank] and not before.is_closed:
+                problem = f"the first node knows another node rank {word.rank}: {before.node}"
+                peer.send(msgspec.json.encode(Heard(problem=problem, job=self._job)))
+                return False
+        self._keys[word.rank] = word.key
+        peer.rank, peer.node = word.rank, word.node
+        if before is not None:  # it has come back, and its kernel did not say that it went
+            self._drop(before)
+        peer.send(self._greeting)
+        return not peer.is_closed
+
+    @property
+    def _greeting(self) -> bytes:
+        return msgspec.json.encode(Heard(job=self._job))
+
+    def _find(self, rank: int) -> Peer | None:
+        return next((peer for peer in self._peers.values() if peer.rank == rank), None)
 
     def _drop(self, peer: Peer) -> None:
         self._peers.pop(peer.end.fileno(), None)
         peer.close()
         # It may have come back by another connection.
-        is_there = any(one.rank == peer.rank for one in self._peers.values())
-        if peer.rank > 0 and not is_there:
+        if peer.rank > 0 and self._find(peer.rank) is None:
             self._left.setdefault(peer.rank, Left(peer.node))
 
 

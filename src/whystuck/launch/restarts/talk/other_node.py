@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import secrets
 import select
 import socket
 import time
@@ -43,23 +44,30 @@ class OtherNode:
     def __init__(self, place: MeetingPlace, node: str) -> None:
         """Open nothing yet."""
         self._place = place
-        self._word = Word(place.rank, node)
+        self._word = Word(place.rank, node, key=secrets.token_hex(16))
         self._addresses: list[tuple[int, Any]] = []
         self._peer: Peer | None = None
         # Since then, one that cannot be reached has left.
         self._has_met = False
         self._first: Left | None = None
+        self._refused = ""
 
-    def open(self, wait_s: float, on_wait: Callable[[str], None]) -> str:
+    def open(
+        self,
+        wait_s: float,
+        on_wait: Callable[[str], None],
+        is_over: Callable[[], bool] = lambda: False,
+    ) -> str:
         """Connect to the first node; return why that could not be within some time.
 
         Args:
             wait_s: For how long to try.
             on_wait: Called once, with where that is, when it takes longer than a moment.
+            is_over: Asked again and again whether to leave it.
         """
         begun_s = time.monotonic()
         has_said = False
-        while self._connect() is None:
+        while self._connect() is None and not is_over():
             waited_s = time.monotonic() - begun_s
             if waited_s >= wait_s:
                 return self._say_silent(wait_s)
@@ -123,7 +131,9 @@ class OtherNode:
         return f"{self._place.host}:{choose_port(self._place.port)}"
 
     def _say_silent(self, wait_s: float) -> str:
-        return f"the first node did not answer at {self._where} within {wait_s:g} s"
+        return (
+            self._refused or f"the first node did not answer at {self._where} within {wait_s:g} s"
+        )
 
     def _hear(self, peer: Peer, label: str) -> Heard | None:
         """Listen for a moment; return the answer to what was said, if it has come."""
@@ -133,11 +143,22 @@ class OtherNode:
                 heard = _decode_answer(line)
                 if heard.label == label:
                     answer = heard
-                elif not heard.label and 0 in heard.left:
-                    self._first = heard.left[0]
+                elif not heard.label:
+                    self._take_greeting(heard)
         if peer.is_closed:
             self.close()
+            time.sleep(_RETRY_S if answer is None and self._first is None else 0.0)
         return answer
+
+    def _take_greeting(self, heard: Heard) -> None:
+        """Take what the first node says without being asked."""
+        if 0 in heard.left:
+            self._first = heard.left[0]
+        self._refused = heard.problem
+        if heard.job and self._word.job not in ("", heard.job):
+            self._first = Left()  # that was started anew, and is another job's
+        elif heard.job:
+            self._word = msgspec.structs.replace(self._word, job=heard.job)
 
     def _connect(self) -> Peer | None:
         """Connect to the first node; where nobody listens any more, it has left."""

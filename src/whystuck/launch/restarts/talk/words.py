@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 _PIECE_BYTES = 1 << 16
+_MOST_PIECES = 1024
 _SEND_S = 2.0
 # A host that lost power sends nothing: its kernel is asked, and given up after a minute.
 _KEEPALIVE = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
@@ -25,6 +26,8 @@ class Word(msgspec.Struct, frozen=True, omit_defaults=True):
         label: What it talks about; empty for a greeting.
         text: What it has to say.
         out: Why it leaves the job, where it does.
+        key: Tells the process that speaks from others that say to be this node.
+        job: The first node to which it has spoken before, by what that calls itself.
     """
 
     rank: int
@@ -32,6 +35,8 @@ class Word(msgspec.Struct, frozen=True, omit_defaults=True):
     label: str = ""
     text: str = ""
     out: str = ""
+    key: str = ""
+    job: str = ""
 
 
 class Left(msgspec.Struct, frozen=True):
@@ -51,6 +56,7 @@ class Heard(msgspec.Struct, frozen=True):
         left: The nodes that are out, and have not said anything of this.
         missing: Those that are waited for in vain.
         problem: What kept this node from hearing others.
+        job: What the first node calls itself, where this is no more than its greeting.
     """
 
     label: str = ""
@@ -58,11 +64,12 @@ class Heard(msgspec.Struct, frozen=True):
     left: dict[int, Left] = {}
     missing: tuple[int, ...] = ()
     problem: str = ""
+    job: str = ""
 
 
 @dataclass
 class Peer:
-    """A connection."""
+    """A connection; it is nobody's while its rank is below 0."""
 
     end: socket.socket
     data: bytearray = field(default_factory=bytearray)
@@ -71,8 +78,13 @@ class Peer:
     is_closed: bool = False
 
     def read_lines(self, max_bytes: int) -> Iterator[bytes]:
-        """Yield the lines that have come; ``is_closed`` is set at the end."""
-        while not self.is_closed:
+        """Yield lines that have come, none after ``is_closed`` was set; that is so at the end.
+
+        Of who never stops talking it is no more than some: others wait.
+        """
+        for _ in range(_MOST_PIECES):
+            if self.is_closed:
+                return
             try:
                 piece = self.end.recv(_PIECE_BYTES)
             except BlockingIOError:
@@ -83,8 +95,11 @@ class Peer:
             lines: list[bytearray] = []
             if b"\n" in piece:
                 *lines, self.data = self.data.split(b"\n")
-            self.is_closed = not piece or len(self.data) > max_bytes
-            yield from map(bytes, lines)
+            is_over = not piece or len(self.data) > max_bytes
+            for line in lines:
+                if not self.is_closed:
+                    yield bytes(line)
+            self.is_closed |= is_over
 
     def send(self, line: bytes) -> bool:
         """Send a line, which its kernel should take at once."""
