@@ -34,6 +34,7 @@ from whystuck.diagnose.context.suspects.state import (
     explain_stopped,
     explain_teardown,
 )
+from whystuck.diagnose.context.suspects.thread_error import explain_thread_error
 from whystuck.diagnose.context.suspects.storage import explain_storage
 from whystuck.diagnose.context.suspects.suspicion import Suspicion
 
@@ -54,6 +55,7 @@ def explain_hard(facts: Facts, rank: int) -> Suspicion | None:
         explain_worker,
         explain_input,
         explain_locks,
+        explain_thread_error,
         explain_lock_file,
         explain_teardown,
         explain_device,
