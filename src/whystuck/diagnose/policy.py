@@ -16,6 +16,8 @@ class Policy:
     # Between two samples, a rank that moves fewer bytes than this does no input or output:
     # loggers and heartbeats write a few.
     idle_io_bytes: int = 65536
+    # ... and in so many seconds, where the samples are further apart.
+    idle_io_s: float = 30.0
     # A device whose load is below this has nothing to do,
     idle_device_share: float = 0.05
     # ... and from this on it always runs some kernel: one that waits as long as it takes less

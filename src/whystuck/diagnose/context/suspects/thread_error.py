@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from whystuck.diagnose import codes
 from whystuck.diagnose.algorithms.failures.causes import is_cascade
-from whystuck.diagnose.algorithms.stacks.frames import describe_place, find_user_frame, is_in
-from whystuck.diagnose.algorithms.stacks.positions import Doing
+from whystuck.diagnose.algorithms.stacks.frames import describe_place, find_user_frame
+from whystuck.diagnose.algorithms.stacks.positions import Doing, is_waiting_for_threads
 from whystuck.diagnose.context.facts import Facts
 from whystuck.diagnose.context.suspects.suspicion import Suspicion, get_activity, get_frames
 from whystuck.evidence.finding import Citation, Confidence
 from whystuck.evidence.live import PythonException
 
-# What a thread waits in for another one of its process.
-_WAITS = ("/threading.py", "/queue.py", "/concurrent/futures/_base.py", "/asyncio/base_events.py")
 _NS_PER_S = 1e9
 
 
@@ -23,7 +21,7 @@ def explain_thread_error(facts: Facts, rank: int) -> Suspicion | None:
     if error is None or position is None or position.doing is not Doing.USER:
         return None
     is_busy = (get_activity(facts, rank).cpu_share or 0.0) >= facts.policy.idle_cpu_share
-    if is_busy or not any(is_in(frames[0], part) for part in _WAITS):
+    if is_busy or not is_waiting_for_threads(position):
         return None
     message = error.message.splitlines()[0] if error.message else ""
     text = f"waits for its threads, and thread {error.thread} ended with {error.type}"
