@@ -616,6 +616,7 @@ RECORDS = (
     "peers.json",
     "skipped.json",
     "exception.json",
+    "thread-errors.json",
     "leaving.json",
     "exit.json",
     "inspect.jsonl",

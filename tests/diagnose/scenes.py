@@ -73,6 +73,7 @@ class Job:
     processes: list[ProcessSample] = field(default_factory=list)
     beats: list[Beat] = field(default_factory=list)
     exceptions: list[PythonException] = field(default_factory=list)
+    thread_errors: list[PythonException] = field(default_factory=list)
     exits: list[ExitRecord] = field(default_factory=list)
     fatals: list[FatalStack] = field(default_factory=list)
     failed_managers: list[FailedManager] = field(default_factory=list)
@@ -240,6 +241,7 @@ class Job:
             processes=tuple(self.processes),
             beats=tuple(self.beats),
             exceptions=tuple(self.exceptions),
+            thread_errors=tuple(self.thread_errors),
             exits=tuple(self.exits),
             fatals=tuple(self.fatals),
             failed_managers=tuple(self.failed_managers),

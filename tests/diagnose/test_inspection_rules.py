@@ -10,7 +10,8 @@ import pytest
 from whystuck.diagnose.algorithms.stacks.positions import Doing, locate
 from whystuck.diagnose.engine import diagnose
 from whystuck.evidence.finding import Confidence, Finding, Severity, Verdict
-from whystuck.evidence.model import Evidence, Incident
+from whystuck.evidence.live import ExitRecord, PythonException
+from whystuck.evidence.model import Evidence, Incident, Topology
 from whystuck.evidence.ops.collectives import Frame
 from whystuck.evidence.ops.inspection import (
     Checksums,
@@ -186,6 +187,23 @@ def test_not_finite_when_one_rank_gives_it_first_then_it_is_named() -> None:
         20,
         "all_reduce",
     )
+
+
+@pytest.mark.parametrize(
+    ("message", "code"), [("loss is not finite", "V502"), ("index 7 is out of range", "C205")]
+)
+def test_not_finite_when_all_ranks_end_for_it_then_it_comes_first(message: str, code: str) -> None:
+    raised = tuple(PythonException(rank, "ValueError", message, ()) for rank in range(2))
+    evidence = Evidence(
+        inspections=(_seen(0, _event(0, 21, step=6)), _seen(1, _event(1, 20))),
+        exceptions=raised,
+        exits=tuple(ExitRecord(rank=rank, pid=rank + 7, code=1) for rank in range(2)),
+        incident=Incident(kind="exit", command_exit=1),
+        topology=Topology(world_size=2),
+    )
+    found = diagnose(evidence).findings
+    assert found[0].code == code
+    assert {one.code for one in found} == {"V502", "C205"}
 
 
 def test_not_finite_when_a_later_op_of_the_same_step_has_some_too_then_only_the_first_counts() -> (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from tests.diagnose.op_scenes import Logged
@@ -42,6 +43,38 @@ def test_extra_barrier_is_named_with_its_line() -> None:
     finding = logged.waits(range(1, 4), "barrier", line=60).report().findings[0]
 
     assert (finding.code, finding.culprits.ranks, finding.where[0].line) == ("H102", [0], 44)
+
+
+def _broadcast(logged: Logged, roots: dict[int, int], **more: Any) -> Logged:
+    for rank, root in roots.items():
+        logged.op([rank], "broadcast", root=root, line=60, **more)
+    return logged
+
+
+def test_broadcast_from_another_root_is_h105_with_both_roots() -> None:
+    logged = Logged(3).steps()
+    for root in range(3):
+        _broadcast(logged, dict.fromkeys(range(3), root))
+    finding = _broadcast(logged, {0: 1, 1: 2, 2: 1}, takes_ns=None).finding()
+
+    assert (finding.code, finding.culprits.ranks, finding.where[0].line) == ("H105", [1], 60)
+    assert finding.details["roots"] == {"0": 1, "1": 2, "2": 1}
+    assert "with root 2, where the others have root 1" in finding.summary
+
+
+def test_two_roots_of_two_ranks_name_no_side() -> None:
+    finding = _broadcast(Logged(2).steps(), {0: 0, 1: 1}, takes_ns=None).finding()
+
+    assert (finding.code, finding.confidence) == ("H105", Confidence.POSSIBLE)
+    assert finding.culprits.ranks == [0, 1]
+    assert "with root 0" in finding.summary
+    assert "with root 1" in finding.summary
+
+
+def test_roots_of_ops_that_are_over_are_not_compared() -> None:
+    logged = _broadcast(Logged(3).steps(), {0: 0, 1: 1, 2: 0}).waits([0, 1])
+
+    assert logged.finding().code == "H101"
 
 
 def test_monitored_barrier_is_one_op_of_the_group() -> None:

@@ -260,6 +260,19 @@ def test_rank_at_the_barrier_after_the_loop_is_h103() -> None:
     assert finding.where[-1].line == 22
 
 
+def test_rank_after_the_loop_whose_other_size_ended_the_job_is_h103() -> None:
+    made = hang(loop(job()), [0, 1, 3], "all_reduce", LOSS)
+    made.ops([2], "all_reduce", AFTER, pending=True, input_sizes=[[2]])
+    made.of_kind("exit", command_exit=1).ends(2, signal=6)
+    for rank in (0, 1, 3):
+        made.ends(rank, signal=15, after_launcher_kill=True)
+        made.raises(rank, "RuntimeError", "Connection closed by peer [127.0.0.1]:1")
+    finding = made.report().findings[0]
+
+    assert (finding.code, finding.culprits.ranks) == ("H103", [2])
+    assert finding.where[0].line == 27
+
+
 def test_ranks_that_left_while_one_goes_on_are_the_ones_that_left() -> None:
     made = hang(loop(job()), [2], "all_reduce", LOSS)
     finding = one(hang(made, [0, 1, 3], "barrier", AFTER), "H103")

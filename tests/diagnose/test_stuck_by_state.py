@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from tests.diagnose.scenes import C10D, MODULE, TORCH, WAITING, Job, at
 
 from whystuck.evidence.finding import Confidence, Severity, Verdict
-from whystuck.evidence.live import Beat, ThreadStack
+from whystuck.evidence.live import Beat, PythonException, ThreadStack
 from whystuck.evidence.ops.collectives import Frame
 
 SLEEPING = (at("/job/features.py", 7, "wait_for_quota"), at("/job/train.py", 8), MODULE)
@@ -170,6 +171,107 @@ def test_exception_of_a_process_that_lives_on_is_h120_with_the_line_of_the_excep
     assert (finding.code, finding.culprits.ranks) == ("H120", [2])
     assert (finding.where[0].file, finding.where[0].line) == ("/job/train.py", 12)
     assert finding.details["exception"] == "ValueError"
+
+
+QUEUE = (
+    Frame("wait", "/usr/lib/python3.11/threading.py", 327),
+    Frame("get", "/usr/lib/python3.11/queue.py", 171),
+    at("/job/train.py", 16, "next_batch"),
+    MODULE,
+)
+
+
+def _lose_thread(job: Job, rank: int, *, before_s: float) -> Job:
+    """Let a thread of a rank end with an error, so long before the stall of 30 s was told."""
+    job.of_kind("stall", opened_ns=1_000_000_000_000)
+    error = PythonException(
+        rank,
+        "ValueError",
+        "corrupt record 60",
+        (at("/job/train.py", 11, "produce"),),
+        time_ns=int((1000 - 30 - before_s) * 1e9),
+        is_main_thread=False,
+        thread="loader",
+    )
+    job.thread_errors.append(error)
+    return job
+
+
+def test_rank_that_waits_for_a_thread_that_failed_is_h120_with_the_line_of_the_error() -> None:
+    finding = _lose_thread(stalled().stands(2, QUEUE), 2, before_s=5.0).finding()
+
+    assert (finding.code, finding.culprits.ranks) == ("H120", [2])
+    assert (finding.confidence, finding.details["thread"]) == ("likely", "loader")
+    assert [(place.file, place.line) for place in finding.where] == [
+        ("/job/train.py", 11),
+        ("/job/train.py", 16),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("frames", "before_s", "rank"),
+    [(SLEEPING, 5.0, 2), (QUEUE, 4000.0, 2), (QUEUE, 5.0, 1)],
+    ids=["elsewhere", "long before", "of a rank that waits for its peers"],
+)
+def test_error_of_a_thread_that_nobody_waits_for_is_not_h120(
+    frames: tuple[Frame, ...], before_s: float, rank: int
+) -> None:
+    finding = _lose_thread(stalled().stands(2, frames), rank, before_s=before_s).finding()
+
+    assert (finding.code, finding.culprits.ranks) == ("H101", [2])
+
+
+TRAINER = ThreadStack(
+    2,
+    "trainer",
+    (
+        *WAITING,
+        at("/job/train.py", 10, "train"),
+        Frame("run", "/usr/lib/python3.11/threading.py", 982),
+        Frame("_bootstrap_inner", "/usr/lib/python3.11/threading.py", 1045),
+        Frame("_bootstrap", "/usr/lib/python3.11/threading.py", 1002),
+    ),
+)
+JOINING = (Frame("wait", "/usr/lib/python3.11/threading.py", 327), at("/job/train.py", 30), MODULE)
+
+
+def test_rank_that_trains_in_a_thread_waits_like_any_other() -> None:
+    job = Job().steps().ops([0, 1, 3], "all_reduce", [at("/job/train.py", 10)], pending=True)
+    for rank in (0, 1, 3):
+        job.stands(rank, JOINING, others=(TRAINER,))
+    finding = _lose_thread(job.stands(2, JOINING), 2, before_s=5.0).finding()
+
+    assert (finding.code, finding.culprits.ranks) == ("H120", [2])
+    assert finding.victims.ranks == "0-1,3"
+
+
+def test_interpreter_that_ends_and_has_no_frames_left_is_not_h114() -> None:
+    job = stalled().stands(2, (), owns_gil=True)
+    job.beats.append(Beat(2, 102, age_s=8.0, stale=True))
+    job.raises(2, "OSError", "truncated", [at("/job/data.py", 12), MODULE])
+
+    assert job.finding().code == "H120"
+
+
+AT_EXIT = (Frame("wait", "/usr/lib/python3.11/threading.py", 629), at("/job/log.py", 10, "flush"))
+
+
+def test_rank_that_rests_at_its_exit_when_all_others_have_ended_is_h101() -> None:
+    job = Job(world=2).steps().ends(1, code=0).stands(0, AT_EXIT)
+    finding = job.finding()
+
+    assert (finding.code, finding.culprits.ranks) == ("H101", [0])
+    assert (finding.where[0].file, finding.where[0].line) == ("/job/log.py", 10)
+    assert job.report().verdict is Verdict.STUCK
+
+
+@pytest.mark.parametrize("moves", [{"write_bytes": 10_000_000}, {"cpu_share": 0.9}])
+def test_rank_that_still_works_at_its_end_is_not_stuck(moves: dict[str, Any]) -> None:
+    assert Job(world=2).steps().ends(1, code=0).stands(0, AT_EXIT, **moves).codes() == []
+
+
+def test_rank_whose_peer_failed_is_not_named_for_being_there() -> None:
+    assert "H101" not in Job(world=2).steps().ends(1, code=3).stands(0, AT_EXIT).codes()
 
 
 def test_lost_connection_of_a_living_process_is_not_h120() -> None:

@@ -67,6 +67,15 @@ def test_other_bytes_are_parse_errors(parse: Callable[[bytes], Any], data: bytes
         parse(data)
 
 
+def test_errors_of_threads_say_which_thread_it_was() -> None:
+    frames = [{"name": "produce", "filename": "/job/train.py", "line": 11}]
+    error = {"type": "ValueError", "message": "bad", "thread": "loader", "is_main_thread": False}
+    data = msgspec.json.encode({"errors": [error | {"frames": frames}] * 40})
+    read = records.parse_thread_errors(data, rank=2, artifact="thread-errors.json")
+    assert (read[0].thread, read[0].is_main_thread, read[0].frames[0].line) == ("loader", False, 11)
+    assert len(read) < 40
+
+
 def test_exception_of_a_data_loader_worker_is_the_one_it_raised() -> None:
     message = (
         "Caught OSError in DataLoader worker process 1.\n"

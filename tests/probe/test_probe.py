@@ -238,6 +238,29 @@ def test_exception_then_its_frames_are_on_record(
     assert record["frames"][-1]["filename"].endswith("train.py")
 
 
+@on_both_slowly
+def test_errors_of_threads_then_they_are_on_record_and_printed_as_before(
+    folder: Path, rank: Callable[..., subprocess.Popen[bytes]]
+) -> None:
+    process = rank(
+        "import threading\n"
+        "def lose(number): raise ValueError(f'record {number}')\n"
+        "for number in range(20):\n"
+        "    thread = threading.Thread(target=lose, args=(number,), name=f'loader-{number}')\n"
+        "    thread.start(); thread.join()\n"
+        "threading.Thread(target=sys.exit, args=(3,)).start()"
+    )
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert err.count(b"Exception in thread loader-") == 20
+    assert b"whystuck" not in err
+    kept = json.loads(artifact(folder, "thread-errors", process).read_text())["errors"]
+    assert [int(one["message"].split()[1]) for one in kept] == [*range(8), *range(12, 20)]
+    assert (kept[0]["thread"], kept[0]["is_main_thread"]) == ("loader-0", False)
+    assert kept[0]["frames"][0]["filename"].endswith("train.py")
+    assert not artifact(folder, "exception", process).exists()
+
+
 @on_both
 def test_exit_then_a_last_dump_is_left(
     folder: Path, rank: Callable[..., subprocess.Popen[bytes]]

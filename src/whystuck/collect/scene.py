@@ -187,6 +187,7 @@ class Scene:
             folder = self._rank_folder(target)
             for kind, name in (
                 ("exception", records.EXCEPTION_FILE),
+                ("thread-errors", records.THREAD_ERRORS_FILE),
                 ("leaving", records.LEAVING_FILE),
                 ("skipped", records.SKIPPED_FILE),
                 ("fatal", records.FATAL_FILE),

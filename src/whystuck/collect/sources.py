@@ -29,6 +29,7 @@ _ARTIFACTS = (
     "stacks-*.json",
     "fr.pickle",
     "exception.json",
+    "thread-errors.json",
     "leaving.json",
     "skipped.json",
     "fatal.txt",

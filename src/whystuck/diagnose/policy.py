@@ -16,6 +16,8 @@ class Policy:
     # Between two samples, a rank that moves fewer bytes than this does no input or output:
     # loggers and heartbeats write a few.
     idle_io_bytes: int = 65536
+    # ... and in so many seconds, where the samples are further apart.
+    idle_io_s: float = 30.0
     # A device whose load is below this has nothing to do,
     idle_device_share: float = 0.05
     # ... and from this on it always runs some kernel: one that waits as long as it takes less
@@ -44,6 +46,9 @@ class Policy:
     moving_dump_s: float = 0.5
     # ... which counts up to this: it may have been a stall too.
     longest_queue_s: float = 30.0
+    # A thread that ended with an error this long before the stall may be what a rank waits for:
+    # until then the rank lives on what the thread had made ready.
+    thread_error_s: float = 300.0
     # A job that ends this long after a signal came from outside may have another cause: batch
     # systems kill after 30 s to 10 minutes, and a job may ignore the signal for hours.
     teardown_s: float = 600.0

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from msgspec.structs import replace
 
+from whystuck.diagnose.algorithms.ops.alignment import Clash
 from whystuck.diagnose.algorithms.ops.divergence import Divergence
 from whystuck.diagnose.algorithms.ops.divergence_kinds import DivergenceKind
 from whystuck.diagnose.algorithms.ops.waits import Wait
@@ -189,11 +190,18 @@ def describe_tie(scene: Scene, divergence: Divergence) -> str:
         if rank in divergence.rows:
             text = (
                 f"{name_ops(scene, divergence, [rank])} in {name_place(scene, divergence, [rank])}"
+                f"{_name_root(divergence, rank)}"
             )
             sides.setdefault(text, []).append(rank)
     calls = ", ".join(f"{name_ranks(ranks)} at {text}" for text, ranks in sides.items())
     label = divergence.alignment.group.label
     return f"the ranks of group {label} part: {calls}; which side is wrong cannot be told"
+
+
+def _name_root(divergence: Divergence, rank: int) -> str:
+    if divergence.clash != Clash.ROOT or not divergence.by_form:
+        return ""
+    return f" with root {divergence.alignment.form_of(divergence.rows[rank]).root}"
 
 
 def name_ops(scene: Scene, divergence: Divergence, ranks: Sequence[int]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from whystuck.diagnose import codes
@@ -19,6 +20,11 @@ _COSTS = ("share_of_step", "share_on_ranks")
 _FAULT_WEIGHT = 2.0
 _SEVERITY_ORDER = {Severity.ERROR: 0, Severity.WARNING: 1, Severity.NOTE: 2}
 _CONFIDENCE_ORDER = {Confidence.CERTAIN: 0, Confidence.LIKELY: 1, Confidence.POSSIBLE: 2}
+
+# What programs say that end for a loss, a norm or a gradient.
+_NOT_FINITE = re.compile(
+    r"FloatingPointError|\b(?:NaNs?|infs?|infinit[ey]|(?:non-?)?finite)\b", re.IGNORECASE
+)
 
 
 class Rulebook:
@@ -101,7 +107,7 @@ class Rulebook:
         # What was lost comes before all that it may explain, or else after what stopped the job.
         is_loss = self.find_rule(item.code).is_loss
         place = 0 if not is_loss else -1 if losses.is_cause else 1
-        place = place or int(_is_side_effect(item, kept))
+        place = place or int(_is_side_effect(item, kept)) - int(_is_complained_of(item, kept))
         is_late = item.code not in roots
         return severity, False, place, is_late, _CONFIDENCE_ORDER[item.confidence]
 
@@ -144,6 +150,17 @@ def _is_side_effect(item: Finding, found: Iterable[Finding]) -> bool:
     return any(
         other.code[0] in {codes.HANG, codes.CRASH}
         or (other.code == codes.WEIGHTS_DIVERGED and other.details["step"] <= since)
+        for other in found
+    )
+
+
+def _is_complained_of(item: Finding, found: Iterable[Finding]) -> bool:
+    """Return whether values that are not finite are what ranks ended for, as they say."""
+    return item.code == codes.NOT_FINITE and any(
+        other.code in {codes.PYTHON_EXCEPTION, codes.SAME_EXCEPTION_EVERYWHERE}
+        and _NOT_FINITE.search(
+            f"{other.details.get('exception', '')} {other.details.get('message', '')}"
+        )
         for other in found
     )
 

@@ -113,6 +113,12 @@ class ExceptionRecord(msgspec.Struct, kw_only=True):
     frames: tuple[Frame, ...] = ()
 
 
+class ThreadErrorsRecord(msgspec.Struct, kw_only=True):
+    """``thread-errors.json``: exceptions that ended threads of a rank, the oldest one first."""
+
+    errors: list[ExceptionRecord] = []
+
+
 @dataclass(frozen=True, kw_only=True)
 class LeavingRecord:
     """``leaving.json``: the call by which a rank ended itself, frames innermost first.

@@ -125,6 +125,7 @@ class PythonException:
     frames: tuple[Frame, ...]
     time_ns: int = 0
     is_main_thread: bool = True
+    thread: str = ""
     source: str = "excepthook"
     artifact: str = ""
     # From a log: the line where the traceback begins (from 1), and whose and when it was.

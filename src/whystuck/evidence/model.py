@@ -124,6 +124,7 @@ class Evidence:
     failed_managers: tuple[FailedManager, ...] = ()
     exceptions: tuple[PythonException, ...] = ()
     departures: tuple[Departure, ...] = ()
+    thread_errors: tuple[PythonException, ...] = ()
     exits: tuple[ExitRecord, ...] = ()
     fatals: tuple[FatalStack, ...] = ()
     inspections: tuple[Inspection, ...] = ()

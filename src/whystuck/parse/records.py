@@ -12,6 +12,7 @@ from whystuck.evidence.call_records import (
     LeavingRecord,
     PeersRecord,
     SkippedRecord,
+    ThreadErrorsRecord,
 )
 from whystuck.evidence.decoding import decode_json
 from whystuck.evidence.finding import Gap
@@ -43,6 +44,8 @@ T = TypeVar("T")
 _MAX_VALUES = 1_000_000
 # Of a longer message, the first and the last letters are kept.
 _HALF_MESSAGE = 16_000
+# The probe keeps no more.
+_MAX_THREAD_ERRORS = 16
 _HEADER = "Traceback (most recent call last):"
 _ORIGINAL = f"\nOriginal {_HEADER}"
 
@@ -140,7 +143,16 @@ def parse_exception(data: bytes, *, rank: int, artifact: str) -> PythonException
     torch raises an error of a data-loader worker again in the main process, with the first
     traceback as its message: what is in there is the exception.
     """
-    record = decode_record(data, ExceptionRecord)
+    return _make_exception(decode_record(data, ExceptionRecord), rank, artifact)
+
+
+def parse_thread_errors(data: bytes, *, rank: int, artifact: str) -> tuple[PythonException, ...]:
+    """Read ``thread-errors.json`` of a rank."""
+    errors = decode_record(data, ThreadErrorsRecord).errors[:_MAX_THREAD_ERRORS]
+    return tuple(_make_exception(one, rank, artifact) for one in errors)
+
+
+def _make_exception(record: ExceptionRecord, rank: int, artifact: str) -> PythonException:
     message = record.message
     if len(message) > 2 * _HALF_MESSAGE:
         message = f"{message[:_HALF_MESSAGE]}\n...\n{message[-_HALF_MESSAGE:]}"
@@ -151,6 +163,7 @@ def parse_exception(data: bytes, *, rank: int, artifact: str) -> PythonException
         frames=record.frames,
         time_ns=record.time_ns,
         is_main_thread=record.is_main_thread,
+        thread=record.thread,
         artifact=artifact,
     )
     _, found, original = message.partition(_ORIGINAL)

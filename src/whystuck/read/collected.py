@@ -100,6 +100,7 @@ class Collected:
     failed_managers: list[FailedManager] = field(default_factory=list)
     exceptions: list[PythonException] = field(default_factory=list)
     departures: list[Departure] = field(default_factory=list)
+    thread_errors: list[PythonException] = field(default_factory=list)
     exits: list[ExitRecord] = field(default_factory=list)
     fatals: list[FatalStack] = field(default_factory=list)
     inspections: list[Inspection] = field(default_factory=list)
@@ -185,6 +186,11 @@ def _take_exception(data: bytes, origin: Origin, found: Collected) -> None:
     found.exceptions.append(
         parse_records.parse_exception(data, rank=_rank(origin), artifact=origin.artifact)
     )
+
+
+def _take_thread_errors(data: bytes, origin: Origin, found: Collected) -> None:
+    rank, artifact = _rank(origin), origin.artifact
+    found.thread_errors += parse_records.parse_thread_errors(data, rank=rank, artifact=artifact)
 
 
 def _take_leaving(data: bytes, origin: Origin, found: Collected) -> None:
@@ -290,6 +296,7 @@ OWN_READERS: dict[str, Callable[[bytes, Origin, Collected], None]] = {
     records.PEERS_FILE: _take_peers,
     records.SKIPPED_FILE: _take_skipped,
     records.EXCEPTION_FILE: _take_exception,
+    records.THREAD_ERRORS_FILE: _take_thread_errors,
     records.LEAVING_FILE: _take_leaving,
     records.EXIT_FILE: _take_exit,
     records.INSPECT_FILE: _take_inspection,

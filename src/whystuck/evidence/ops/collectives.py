@@ -42,7 +42,8 @@ class OpForm:
     ``source`` and ``target`` are the two ends of a point-to-point op as positions in the sorted
     members of its group, ``NO_PEER`` where they are not recorded. ``backend`` is the prefix of
     the recorded name, e.g. ``nccl``. ``tag`` tells apart the messages of one pair, where the
-    backend heeds it.
+    backend heeds it. ``root`` is the rank that an op comes from or goes to, ``NO_PEER`` where it
+    is not recorded.
     """
 
     op: str
@@ -54,6 +55,7 @@ class OpForm:
     target: int = NO_PEER
     backend: str = ""
     tag: int = 0
+    root: int = NO_PEER
 
     @property
     def label(self) -> str:

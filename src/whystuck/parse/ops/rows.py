@@ -228,6 +228,7 @@ def _make_form(shape: OpShape, group: OpGroup, rank: int) -> OpForm:
         target=target,
         backend=backend,
         tag=shape.tag if backend in _TAGGED else 0,
+        root=group.ranks[shape.root] if 0 <= shape.root < len(group.ranks) else NO_PEER,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 
 from .. import files, wire
 from ..identity import Identity
@@ -14,6 +15,9 @@ if TYPE_CHECKING:
 
 _HOLD_S = 8.0
 _SLACK_S = 30.0
+# Errors of threads: the first ones, and the last ones.
+_FIRST_ERRORS = 8
+_LAST_ERRORS = 8
 HOLD_ENV = "WHYSTUCK_HOLD_S"
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
@@ -33,9 +37,47 @@ class ExceptionKeeper:
         self._identity = identity
         self._owner = os.getpid()
         self._seen: int | None = None
+        self._thread_errors: list[dict[str, object]] = []
+        self._lock = threading.Lock()
 
     def watch(self) -> None:
-        """Put us first in the chain, again when somebody else has taken the place."""
+        """Put us first in the chains, again when somebody else has taken the place."""
+        self._watch_main()
+        self._watch_threads()
+
+    def _watch_threads(self) -> None:
+        """Keep what ends other threads: their process lives on, and may wait for them for ever."""
+        current = threading.excepthook
+        if getattr(current, "_whystuck", False):
+            return
+
+        def hook(args: threading.ExceptHookArgs, /) -> None:
+            try:
+                self._keep_thread_error(args.exc_value, args.exc_traceback)
+            except BaseException:  # the thread's own report of its error goes on
+                current(args)
+                return
+            current(args)
+
+        hook._whystuck = True  # type: ignore[attr-defined]
+        threading.excepthook = hook
+
+    def _keep_thread_error(self, value: BaseException | None, trace: TracebackType | None) -> None:
+        if value is None or isinstance(value, SystemExit):
+            return
+        if os.getpid() != self._owner or files.why_off():
+            return
+        from .description import describe
+
+        record = describe(value, trace)
+        with self._lock:
+            kept = self._thread_errors
+            kept.append(record)
+            if len(kept) > _FIRST_ERRORS + _LAST_ERRORS:
+                del kept[_FIRST_ERRORS]
+            files.write_json(files.path_of("thread-errors"), {"errors": kept})
+
+    def _watch_main(self) -> None:
         current = sys.excepthook
         if getattr(current, "_whystuck", False):
             return

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from whystuck.diagnose.algorithms.ops.groups import GroupOps
 from whystuck.diagnose.algorithms.stacks.frames import is_user_frame
-from whystuck.evidence.ops.collectives import UNKNOWN_OP, Collectives, OpForm
+from whystuck.evidence.ops.collectives import NO_PEER, UNKNOWN_OP, Collectives, OpForm
 from whystuck.evidence.ops.names import count_shared
 
 ABSENT = -1
@@ -149,6 +149,7 @@ class Clash:
     OP = "op"
     SIZE = "size"
     DTYPE = "dtype"
+    ROOT = "root"
     ABSENT = "absent"
 
 
@@ -181,7 +182,8 @@ def find_clash(alignment: Alignment) -> tuple[int, str] | None:
 
 def clash_at(alignment: Alignment, index: int) -> str | None:
     """Tell how the forms of the ranks that are present at a line disagree."""
-    numbers = {int(alignment.table.form[row]) for row in alignment.rows_at(index).values()}
+    rows = alignment.rows_at(index).values()
+    numbers = {int(alignment.table.form[row]) for row in rows}
     if len(numbers) < 2:  # noqa: PLR2004 - one form cannot disagree with itself
         return None
     forms = [alignment.table.forms[number] for number in numbers]
@@ -191,6 +193,9 @@ def clash_at(alignment: Alignment, index: int) -> str | None:
         return Clash.SIZE
     if len({form.input_dtypes for form in forms if form.input_dtypes}) > 1:
         return Clash.DTYPE
+    is_over = len(rows) == len(alignment.ranks) and all(alignment.table.done[list(rows)])
+    if not is_over and len({form.root for form in forms} - {NO_PEER}) > 1:
+        return Clash.ROOT
     return None
 
 

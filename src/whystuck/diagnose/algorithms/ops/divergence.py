@@ -27,7 +27,7 @@ from whystuck.diagnose.algorithms.ops.divergence_kinds import (
 )
 from whystuck.diagnose.algorithms.source.reach import is_avoidable
 from whystuck.evidence.finding import Confidence
-from whystuck.evidence.ops.collectives import UNKNOWN_OP
+from whystuck.evidence.ops.collectives import NO_PEER, UNKNOWN_OP
 
 
 @dataclass(frozen=True)
@@ -208,6 +208,9 @@ def _compare_forms(alignment: Alignment, hard: int, clash: str) -> Divergence | 
         form = alignment.form_of(row)
         if clash == Clash.OP:
             values[rank] = form.op
+        elif clash == Clash.ROOT:
+            if form.root != NO_PEER:
+                values[rank] = form.root
         else:
             value = comparable_sizes(form) if clash == Clash.SIZE else form.input_dtypes
             if value:
@@ -217,6 +220,7 @@ def _compare_forms(alignment: Alignment, hard: int, clash: str) -> Divergence | 
     culprits = tuple(rank for ranks in classes[1:] for rank in ranks)
     way = {
         Clash.OP: DivergenceKind.OP,
+        Clash.ROOT: DivergenceKind.OP,
         Clash.SIZE: DivergenceKind.SHAPE,
         Clash.DTYPE: DivergenceKind.DTYPE,
     }[clash]
@@ -253,7 +257,7 @@ def _break_tie(
         known.append(
             any(
                 alignment.key_of(before) == alignment.key_of(row)
-                and alignment.form_of(before) == alignment.form_of(row)
+                and _is_one_form(alignment, before, row)
                 for before in past
             )
         )
@@ -261,3 +265,9 @@ def _break_tie(
     if len(strangers) == len(classes) or not strangers:
         return None
     return tuple(rank for ranks in strangers for rank in ranks)
+
+
+def _is_one_form(alignment: Alignment, one: int, two: int) -> bool:
+    """Tell whether two calls have one form; roots may go around."""
+    first, second = alignment.form_of(one), alignment.form_of(two)
+    return replace(first, root=NO_PEER) == replace(second, root=NO_PEER)

@@ -13,6 +13,7 @@ from whystuck.diagnose.algorithms.stacks.frames import (
     is_user_frame,
     name_function,
 )
+from whystuck.evidence.live import ThreadStack
 from whystuck.evidence.ops.collectives import Frame
 
 _DISTRIBUTED = "torch/distributed/"
@@ -76,6 +77,15 @@ class Doing(Enum):
     INPUT_WORKER = "waiting for a data-loader worker"
     INPUT_MAIN = "loading data in the main process"
     USER = "in user code"
+
+
+# What a thread waits in for another one of its process.
+_THREAD_WAITS = (
+    "/threading.py",
+    "/queue.py",
+    "/concurrent/futures/_base.py",
+    "/asyncio/base_events.py",
+)
 
 
 @dataclass(frozen=True)
@@ -289,3 +299,18 @@ def is_evaluating(frames: Sequence[Frame]) -> bool:
         if is_user_frame(frame)
         for word in _EVALUATION_WORDS
     )
+
+
+def is_waiting_for_threads(position: Position) -> bool:
+    """Tell whether a main thread waits for other threads of its process, in code of the user."""
+    frames = position.frames
+    return position.doing is Doing.USER and bool(frames) and is_in(frames[0], *_THREAD_WAITS)
+
+
+def is_thread_in_call(thread: ThreadStack) -> bool:
+    """Tell whether a thread that the job has started is in a collective, send or receive."""
+    is_own = not thread.is_main and any(
+        frame.file.endswith("threading.py") and name_function(frame) == "run"
+        for frame in thread.frames
+    )
+    return is_own and locate(thread.frames).doing is Doing.COLLECTIVE

@@ -41,6 +41,14 @@ class Exceptions:
         return chosen
 
     @cached_property
+    def in_threads(self) -> dict[int, tuple[PythonException, ...]]:
+        """What ended threads of each rank, whose process went on; the oldest one first."""
+        found: dict[int, list[PythonException]] = {}
+        for item in self.evidence.thread_errors:
+            found.setdefault(item.rank, []).append(item)
+        return {rank: tuple(items) for rank, items in found.items()}
+
+    @cached_property
     def timed_out(self) -> frozenset[int]:
         """Ranks whose collective ran into its time limit: they waited until then.
 

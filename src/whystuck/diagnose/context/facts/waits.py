@@ -17,7 +17,9 @@ from whystuck.diagnose.algorithms.ops.waits import (
 )
 from whystuck.diagnose.algorithms.stacks.positions import (
     Doing,
+    is_thread_in_call,
     is_transferring,
+    is_waiting_for_threads,
     may_wait_for_device,
 )
 from whystuck.diagnose.algorithms.transfers.host_pairs import (
@@ -127,9 +129,15 @@ class Waits:
             return position is not None or not wait.needs_stack
         if position.doing is not Doing.USER:
             return False
+        if is_waiting_for_threads(position) and self._has_thread_in_call(wait.rank):
+            return True
         # `work.wait()` runs in C++: the innermost Python frame is the user's own line.
         line = self.stacks.find_source_line(position.frames[0])
         return ".wait(" in line or (on_device and may_wait_for_device(position.frames, line))
+
+    def _has_thread_in_call(self, rank: int) -> bool:
+        samples = self.stacks.samples_by_rank.get(rank)
+        return bool(samples) and any(is_thread_in_call(one) for one in samples[-1].threads)
 
     @cached_property
     def waiting(self) -> frozenset[int]:

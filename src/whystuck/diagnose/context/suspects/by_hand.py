@@ -11,12 +11,16 @@ from dataclasses import dataclass
 
 from whystuck.diagnose import codes
 from whystuck.diagnose.algorithms.stacks.frames import describe_place, name_function
-from whystuck.diagnose.algorithms.stacks.positions import Doing, locate, name_call
+from whystuck.diagnose.algorithms.stacks.positions import (
+    Doing,
+    is_thread_in_call,
+    locate,
+    name_call,
+)
 from whystuck.diagnose.context.facts import Facts
 from whystuck.diagnose.context.suspects.suspicion import Suspicion, get_frames
 from whystuck.diagnose.logs.view import LogView
 from whystuck.evidence.finding import Citation, Confidence
-from whystuck.evidence.live import ThreadStack
 from whystuck.evidence.logs.lines import LogEvent
 from whystuck.evidence.ops.collectives import Frame
 
@@ -133,7 +137,7 @@ def explain_other_thread(facts: Facts, rank: int) -> Suspicion | None:
     samples = facts.stacks.samples_by_rank.get(rank)
     if not samples or position is None or position.doing is not Doing.USER:
         return None
-    found = next((one for one in samples[-1].threads if _is_in_call(one)), None)
+    found = next((one for one in samples[-1].threads if is_thread_in_call(one)), None)
     if found is None:
         return None
     frames = locate(found.frames).frames
@@ -149,11 +153,3 @@ def explain_other_thread(facts: Facts, rank: int) -> Suspicion | None:
         because=(facts.stacks.cite(rank, f"a thread of rank {rank} is in {call}"),),
         is_blamed=False,
     )
-
-
-def _is_in_call(thread: ThreadStack) -> bool:
-    is_own = not thread.is_main and any(
-        frame.file.endswith("threading.py") and name_function(frame) == "run"
-        for frame in thread.frames
-    )
-    return is_own and locate(thread.frames).doing is Doing.COLLECTIVE

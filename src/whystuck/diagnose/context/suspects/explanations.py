@@ -14,6 +14,7 @@ from whystuck.diagnose.context.suspects.data_loading import (
     explain_worker,
 )
 from whystuck.diagnose.context.suspects.native_gil import explain_native_gil
+from whystuck.diagnose.context.suspects.outliving import explain_outliving
 from whystuck.diagnose.context.suspects.place import (
     explain_absent,
     explain_evaluating,
@@ -36,6 +37,7 @@ from whystuck.diagnose.context.suspects.state import (
 )
 from whystuck.diagnose.context.suspects.storage import explain_storage
 from whystuck.diagnose.context.suspects.suspicion import Suspicion
+from whystuck.diagnose.context.suspects.thread_error import explain_thread_error
 
 _Explainer = Callable[[Facts, int], Suspicion | None]
 
@@ -54,6 +56,7 @@ def explain_hard(facts: Facts, rank: int) -> Suspicion | None:
         explain_worker,
         explain_input,
         explain_locks,
+        explain_thread_error,
         explain_lock_file,
         explain_teardown,
         explain_device,
@@ -83,7 +86,12 @@ def explain_alone(facts: Facts, rank: int) -> Suspicion | None:
 
     Stacks that people paste are those of what does not come back, whether others wait or not.
     """
-    explainers: Sequence[_Explainer] = (explain_storage, explain_compiling)
+    explainers: Sequence[_Explainer] = (
+        explain_storage,
+        explain_thread_error,
+        explain_compiling,
+        explain_outliving,
+    )
     if facts.stacks.are_pasted:
         explainers = (
             explain_storage,

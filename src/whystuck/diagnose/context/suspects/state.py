@@ -103,7 +103,8 @@ def _has_waited_for_gil(facts: Facts, beat: Beat, samples: int) -> bool:
 
 
 def _find_owner(sample: StackSample) -> ThreadStack | None:
-    return next((thread for thread in sample.threads if thread.owns_gil), None)
+    """Find the thread that owns the GIL; one without frames belongs to an interpreter that ends."""
+    return next((thread for thread in sample.threads if thread.owns_gil and thread.frames), None)
 
 
 def _place(thread: ThreadStack) -> tuple[int, str, int]:

@@ -46,9 +46,11 @@ def get_activity(facts: Facts, rank: int) -> Activity:
 def is_moving(facts: Facts, activity: Activity) -> bool:
     """Tell whether a process used the processor, moved bytes, or changed its frames."""
     policy = facts.policy
+    # The probe writes itself, which adds up when a stall is looked at for minutes.
+    idle_bytes = policy.idle_io_bytes * max(1.0, activity.span_s / policy.idle_io_s)
     return (
         (activity.cpu_share or 0.0) >= policy.idle_cpu_share
-        or activity.read_bytes + activity.write_bytes >= policy.idle_io_bytes
+        or activity.read_bytes + activity.write_bytes >= idle_bytes
         or activity.stack_moves
     )
 

@@ -34,6 +34,9 @@ class RankNeverJoined(SuspectRule):
     `likely` when it uses no processor and no I/O and stays at one line, or when the stall is ten
     times longer than any gap seen before, else `possible`.
 
+    So is a rank that is blocked in code of its own, such as an `atexit` handler, when all others
+    have ended with exit code 0: the launcher waits for it.
+
     Where no op was recorded, an answer of NCCL RAS tells: a few ranks that issued fewer collectives
     of a communicator than its other members, or gave no answer, and are ahead of nobody in any
     other. In a stall that was watched they are suspects as above. Else they are `possible`:

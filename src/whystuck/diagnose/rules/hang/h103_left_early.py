@@ -43,6 +43,8 @@ class LeftEarly(Rule):
     `sys.exit`, `quit` or `os._exit`, the line of that call is named (`details.call`); a bare
     `raise SystemExit` leaves no such record, and the line of its last collective stands for it.
 
+    Where the later collective has another size, gloo ends the job: the ops tell it all the same.
+
     Where no op was recorded, stacks alone can tell: few ranks are past the loop that most are
     still in. It is `possible` for one of two ranks. Nobody is named when most ranks are past the
     loop: the others may have made a call more in it.
@@ -79,7 +81,9 @@ class LeftEarly(Rule):
             yield from (tell_case(self, case) for case in told)
             return
         if scene.exits.is_crash:
-            yield from self._check_ends(scene, policy)
+            ended = list(self._check_ends(scene, policy))
+            # Who is past the loop meets its peers in another op, and its size ends them all.
+            yield from ended or _ByOps().check(scene, policy)
             return
         yield from _ByState().check(scene, policy)
         yield from _ByOps().check(scene, policy)
@@ -115,7 +119,10 @@ class LeftEarly(Rule):
         yield self.make_finding(
             f"{name_ranks(left)} ended with exit code 0{how} while {name_ranks(cut)} still needed "
             "it",
-            Confidence.CERTAIN if scene.waits.pending else Confidence.LIKELY,
+            # Who got a message too many ends before its peers, and is not at fault.
+            Confidence.CERTAIN
+            if any(not wait.is_p2p for wait in scene.waits.pending)
+            else Confidence.LIKELY,
             Blame(ranks=left, victims=cut, where=where),
             because=[
                 Citation(f"rank {rank} ended with exit code 0", scene.exits.by_rank[rank].artifact)

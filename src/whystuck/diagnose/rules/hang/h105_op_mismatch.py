@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import ClassVar
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar
 
 from whystuck.diagnose import codes
+from whystuck.diagnose.algorithms.ops.alignment import Clash
 from whystuck.diagnose.algorithms.ops.divergence import Divergence
 from whystuck.diagnose.algorithms.ops.divergence_kinds import DivergenceKind
 from whystuck.diagnose.context.ras_facts import cite_ras, find_odd_calls
@@ -23,7 +24,8 @@ class OpMismatch(DivergenceRule):
     ## What it means
 
     One rank called, say, broadcast where the others called all_reduce. The ops can never
-    match.
+    match. Nor can broadcasts, reduces, gathers or scatters with different roots
+    (`details.roots`), which op logs tell.
 
     ## How it is found
 
@@ -81,6 +83,8 @@ class OpMismatch(DivergenceRule):
         """Write the summary."""
         who = name_ranks(divergence.culprits)
         label = divergence.alignment.group.label
+        if roots := _read_roots(divergence):
+            return _describe_roots(scene, divergence, roots)
         if divergence.is_tied:
             what = name_ops(scene, divergence, divergence.culprits)
             return f"{who} disagree about op {divergence.seq} of group {label}: {what}"
@@ -90,3 +94,30 @@ class OpMismatch(DivergenceRule):
             f"{name_ops(scene, divergence, divergence.others)} "
             f"(op {divergence.seq} of group {label})"
         )
+
+    def detail(self, scene: Scene, divergence: Divergence) -> dict[str, Any]:
+        """Return the fixed keys of this code."""
+        roots = _read_roots(divergence)
+        told = {"roots": {str(rank): root for rank, root in roots.items()}} if roots else {}
+        return super().detail(scene, divergence) | told
+
+
+def _read_roots(divergence: Divergence) -> dict[int, int]:
+    """Return the root that each rank gave, where they are what does not match."""
+    if divergence.clash != Clash.ROOT or not divergence.by_form:
+        return {}
+    alignment = divergence.alignment
+    return {rank: alignment.form_of(row).root for rank, row in sorted(divergence.rows.items())}
+
+
+def _describe_roots(scene: Scene, divergence: Divergence, roots: Mapping[int, int]) -> str:
+    def tell(ranks: Sequence[int]) -> str:
+        return " or ".join(str(root) for root in sorted({roots[r] for r in ranks if r in roots}))
+
+    op = name_ops(scene, divergence, divergence.culprits)
+    return (
+        f"{name_ranks(divergence.culprits)} called {op} "
+        f"in {name_place(scene, divergence, divergence.culprits)} with root "
+        f"{tell(divergence.culprits)}, where the others have root {tell(divergence.others)} "
+        f"(op {divergence.seq} of group {divergence.alignment.group.label})"
+    )

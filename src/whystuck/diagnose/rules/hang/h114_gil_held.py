@@ -27,6 +27,8 @@ class GilHeld(SuspectRule):
     an extension. `py-spy dump --native` tells who owns the GIL, too, and it is `likely`: the owner
     may wait for a lock that one of the others holds.
 
+    A thread without any frame belongs to an interpreter that starts or ends, and is not named.
+
     ## False alarms
 
     A long computation in an extension that ends by itself.

@@ -20,6 +20,10 @@ class ExceptionHanging(SuspectRule):
 
     An uncaught exception of the main thread is recorded, and the process has not ended.
 
+    Or one of another thread, such as a loader or the trainer, while the main thread waits for
+    threads (a queue, an event, a future, `join`). Of an error long before the stall nothing is
+    said, nor where the rank is in a call of its own, or computes.
+
     ## False alarms
 
     A process that is about to end within moments.
