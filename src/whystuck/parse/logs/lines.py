@@ -208,6 +208,10 @@ def _take_console(line: LogLine, match: re.Match[str]) -> None:
     line.is_kernel = True
 
 
+def _take_gathered(line: LogLine, match: re.Match[str]) -> None:
+    line.node = line.node or match["gathered_host"]
+
+
 def _take_ctime(line: LogLine, match: re.Match[str]) -> None:
     _note_time(line, "ctime", match["ctime_at"])
     # What `dmesg -T` prints.
@@ -342,6 +346,7 @@ _TAKERS = {
     "glog": _take_glog,
     "bare_glog": _take_bare_glog,
     "console": _take_console,
+    "gathered": _take_gathered,
     "level_field": _take_level,
     "rank": _take_rank,
     "stream": _take_stream,
