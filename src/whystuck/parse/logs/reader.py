@@ -348,8 +348,8 @@ class LogReader:
         if self._fatals.is_of(line.owner) or not (is_mark or self._stacks.is_open):
             return
         begins = self._stacks.begins(line.text)
-        count = self._count_before(data, start) if begins else 0
-        before = self._lines_before(data, start, count) if begins else []
+        count = self._count_before(data, start, row) if begins else 0
+        before = self._lines_before(data, start, count) if count else []
         for stack in self._stacks.read(line, row, map(self._parse, before)):
             self._part.keep_stack(stack)
 
@@ -368,10 +368,15 @@ class LogReader:
         if line.stamp is None and last is not None and last.owner == line.owner:
             line.stamp = last.stamp
 
-    def _count_before(self, data: bytes, start: int) -> int:
-        """Tell how many lines before a stack are of use: gdb prints one for each thread."""
-        is_gdb = data.rfind(b"LWP", max(0, start - _BEFORE_BYTES), start) >= 0
-        return _GDB_LINES if is_gdb else _STACK_LINES
+    def _count_before(self, data: bytes, start: int, row: int) -> int:
+        """Tell how many lines before a stack are of use, and have not been read with another one.
+
+        Gdb prints a line for each thread.
+        """
+        above = data[max(0, start - _BEFORE_BYTES) : start]
+        blank = above.count(b"\n", len(above.rstrip(b"\r\n"))) - 1
+        most = _GDB_LINES if b"LWP" in above else _STACK_LINES
+        return max(0, min(most, row - 1 - self._stacks.last_row - max(0, blank)))
 
     def _lines_before(self, data: bytes, start: int, count: int = _BEFORE_LINES) -> list[bytes]:
         """Return the few lines before a place."""

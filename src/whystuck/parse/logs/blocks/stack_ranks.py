@@ -9,7 +9,7 @@ from itertools import count
 from whystuck.evidence.live import StackSample
 from whystuck.evidence.logs.lines import UNKNOWN_RANK
 from whystuck.evidence.ranks import FIRST_UNNUMBERED
-from whystuck.parse.logs.blocks.stacks import StackSeen
+from whystuck.parse.logs.blocks.stack_seen import StackSeen
 from whystuck.parse.logs.join import LogIndex
 from whystuck.parse.logs.known_logs import KnownLog
 
@@ -37,9 +37,10 @@ def make_stacks(index: LogIndex) -> tuple[list[StackSample], dict[int, str]]:
                 known = index.rank_of_local(log.node, seen.local, log)
             if known == UNKNOWN_RANK and seen.is_worker:
                 known = last
-            for rank in [known] if known != UNKNOWN_RANK else numbers.choose(seen):
-                key = rank, seen.pid, seen.is_worker
-                samples.append(_make_sample(log, seen, rank, looks[key]))
+            others = sorted(seen.others - {known}) if known != UNKNOWN_RANK else []
+            for rank in [known, *others] if known != UNKNOWN_RANK else numbers.choose(seen):
+                key = rank, seen.pid * (rank not in others), seen.is_worker
+                samples.append(_make_sample(log, seen, rank, looks[key], is_other=rank in others))
                 looks[key] += 1
                 node = seen.node or seen.line.node
                 if node:
@@ -92,10 +93,13 @@ class _Numbers:
             yield -next(self._free)
 
 
-def _make_sample(log: KnownLog, seen: StackSeen, rank: int, number: int) -> StackSample:
+def _make_sample(
+    log: KnownLog, seen: StackSeen, rank: int, number: int, *, is_other: bool
+) -> StackSample:
     return StackSample(
         rank,
-        seen.pid,
+        # Whose stack is said to be the same is another process.
+        0 if is_other else seen.pid,
         worker=seen.is_worker,
         index=number,
         threads=tuple(seen.threads),
