@@ -8,6 +8,7 @@ from whystuck.diagnose.logs.cases.busy import make_busy
 from whystuck.diagnose.logs.cases.checksums import make_checksums
 from whystuck.diagnose.logs.cases.clocks_off import make_clocks_off
 from whystuck.diagnose.logs.cases.config import make_config_errors
+from whystuck.diagnose.logs.cases.devices.abnormal import make_abnormal
 from whystuck.diagnose.logs.cases.devices.device_faults import make_device_fault
 from whystuck.diagnose.logs.cases.devices.device_memory import make_device_memory
 from whystuck.diagnose.logs.cases.devices.hardware import make_hardware
@@ -79,6 +80,7 @@ MAKERS: tuple[Maker, ...] = (
     make_elsewhere,
     make_left,
     make_transfer_rings,
+    make_abnormal,
     make_parted,
     make_blocked,
     make_packets,

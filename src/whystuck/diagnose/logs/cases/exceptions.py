@@ -13,6 +13,7 @@ from whystuck.diagnose.algorithms.failures.raised import Alike, group_alike, is_
 from whystuck.diagnose.algorithms.stacks.frames import describe_place, make_places
 from whystuck.diagnose.logs.cases.parts import find_time, is_said, list_first, list_victims
 from whystuck.diagnose.logs.cases.services import REPEATED, advise_on_refusal, find_refusal
+from whystuck.diagnose.logs.cases.spared import find_spared
 from whystuck.diagnose.logs.story import OWN, Case
 from whystuck.diagnose.logs.view import LogView
 from whystuck.evidence.finding import Confidence, Place
@@ -173,6 +174,11 @@ def _find_nameless(view: LogView, group: Alike) -> _Who:
     left = sorted(view.ended_ranks - view.raised_ranks)
     if len(left) == 1 and group.nameless == 1 and swept | view.raised_ranks:
         return _Who((left[0],))
+    spared = (
+        find_spared(view) if group.nameless == 1 and not view.raised_ranks | set(left) else None
+    )
+    if spared is not None and spared.rank >= 0:
+        return _Who((spared.rank,))
     return _Who(is_common=group.nameless > 1 or len(left) > 1)
 
 
