@@ -74,12 +74,12 @@ FORBIDDEN = 'Error creating: pods "llm-worker-2" is forbidden: '
         ),
         f"12m  Warning  FailedCreate  job/llm  {FORBIDDEN}exceeded quota: mem",
         (
-            f"Warning  FailedCreate  2m  job-controller  {FORBIDDEN}maximum cpu usage per Container is "
-            "32, but limit is 64"
+            f"Warning  FailedCreate  2m  job-controller  {FORBIDDEN}maximum cpu usage per "
+            "Container is 32, but limit is 64"
         ),
         (
-            'Warning  FailedCreate  2m  job-controller  Error creating: admission webhook "q.io" denied'
-            " the request: no budget"
+            'Warning  FailedCreate  2m  job-controller  Error creating: admission webhook "q.io" '
+            "denied the request: no budget"
         ),
         "  881204   gpu  llm-70b   lea  PD  0:00  8 (QOSMaxGRESPerUser)",
         "  881204   gpu  llm-70b   lea  PD  0:00  8 (AssocGrpGRES)",

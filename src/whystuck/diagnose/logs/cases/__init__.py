@@ -41,6 +41,7 @@ from whystuck.diagnose.logs.cases.slow_tables import make_starved, make_throttle
 from whystuck.diagnose.logs.cases.stopped import make_stopped
 from whystuck.diagnose.logs.cases.storage import make_silent_storage
 from whystuck.diagnose.logs.cases.stragglers import make_stragglers
+from whystuck.diagnose.logs.cases.swallowed import make_swallowed
 from whystuck.diagnose.logs.cases.timeouts import make_lost, make_timeouts
 from whystuck.diagnose.logs.cases.transfers import make_transfers
 from whystuck.diagnose.logs.cases.transports import make_transports
@@ -81,6 +82,7 @@ MAKERS: tuple[Maker, ...] = (
     make_left,
     make_transfer_rings,
     make_abnormal,
+    make_swallowed,
     make_parted,
     make_blocked,
     make_packets,
