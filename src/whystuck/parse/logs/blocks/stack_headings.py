@@ -51,7 +51,7 @@ def find_heading(text: str, writer: int) -> re.Match[str] | None:
 _NUMBERS = re.compile(r"\d{1,7}(?:\s?-\s?\d{1,7})?")
 _MOST_RANKS = 4096
 # Ranks that have the stack that is shown: `ranks 1 2 3 are identical`, `same for ranks 1-7`.
-_LIST = r"ranks?[ =:]{0,2}(?P<NAME>\d[\d ,&-]{0,400}?)"
+_LIST = r"ranks?[ =:]{0,2}(?P<NAME>\d(?:[\d ,&-]| and (?=\d)){0,400}?)"
 _ALIKE = r"(?:identical|(?:the )?same|alike|ditto)\b"
 _SAME = re.compile(
     rf"\b{_LIST.replace('NAME', 'first')},?(?: \([^()]{{0,40}}\))? {{0,2}}[:=(]? ?"

@@ -14,6 +14,10 @@ from whystuck.parse.logs.join import LogIndex
 from whystuck.parse.logs.known_logs import KnownLog
 
 
+# The ranks of one host are fewer.
+_MOST_LOCAL = 8
+
+
 def make_stacks(index: LogIndex) -> tuple[list[StackSample], dict[int, str]]:
     """Make samples of the stacks in all logs.
 
@@ -28,12 +32,16 @@ def make_stacks(index: LogIndex) -> tuple[list[StackSample], dict[int, str]]:
     nodes: dict[int, str] = {}
     numbers = _Numbers()
     looks = Counter[tuple[int, int, bool]]()
+    told = (log.source.part.facts for log in index.logs)
+    # With ranks of several hosts, each host has one of the same local rank.
+    is_small = all(rank < _MOST_LOCAL for facts in told for rank in (*facts.ranks, *facts.tasks))
     for log in index.logs:
         last = UNKNOWN_RANK
         shared = _find_shared(log.source.part.stacks)
         for seen in log.source.part.stacks:
             known = _find_rank(index, log, seen)
-            if known == UNKNOWN_RANK and not seen.node and seen.local not in {-1, *shared}:
+            is_local = is_small and not seen.node and seen.local not in {-1, *shared}
+            if known == UNKNOWN_RANK and is_local:
                 known = index.rank_of_local(log.node, seen.local, log)
             if known == UNKNOWN_RANK and seen.is_worker:
                 known = last
