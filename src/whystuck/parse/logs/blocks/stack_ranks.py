@@ -13,7 +13,6 @@ from whystuck.parse.logs.blocks.stack_seen import StackSeen
 from whystuck.parse.logs.join import LogIndex
 from whystuck.parse.logs.known_logs import KnownLog
 
-
 # The ranks of one host are fewer.
 _MOST_LOCAL = 8
 
