@@ -173,7 +173,7 @@ class LogReader:
 
     def _find_labels(self, head: bytes) -> None:
         self._parsed = {}
-        self._width = find_width(head)
+        self._width = find_width(head) if len(head) < HEAD_BYTES else 0  # people paste no more
         if self._width:
             head = join_wrapped(head, self._width)
         self._labels = find_labels(split_lines(COLOUR.sub(b"", head)), self._parsed)
