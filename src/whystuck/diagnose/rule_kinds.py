@@ -15,7 +15,7 @@ from whystuck.diagnose.algorithms.stacks.frames import describe_place, make_plac
 from whystuck.diagnose.context.losses import LossEffect
 from whystuck.diagnose.context.scene import Scene
 from whystuck.diagnose.context.suspects.suspicion import Suspicion
-from whystuck.diagnose.logs.log_rule import tell_case
+from whystuck.diagnose.logs.log_rule import names_more, tell_both, tell_case
 from whystuck.diagnose.policy import Policy
 from whystuck.diagnose.rule import Blame, Rule
 from whystuck.evidence.finding import Citation, Confidence, Finding, Place
@@ -47,7 +47,11 @@ class SuspectRule(Rule):
     def check(self, scene: Scene, policy: Policy) -> Iterator[Finding]:
         """Yield one finding for all suspects of this code."""
         found = list(tell_suspects(self, scene, policy))
-        yield from found or (tell_case(self, case) for case in scene.story.of(self.code))
+        cases = scene.story.of(self.code)
+        if found and cases and names_more(cases[0], found[0]):
+            yield tell_both(self, cases[0], found[0])
+        else:
+            yield from found or (tell_case(self, case) for case in cases)
 
 
 def tell_suspects(rule: Rule, scene: Scene, policy: Policy) -> Iterator[Finding]:

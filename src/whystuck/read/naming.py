@@ -161,7 +161,9 @@ def _is_numbered_attempt(folder: Path) -> bool:
     return folder.name.isdecimal() and bool(_ATTEMPT_FOLDER.fullmatch(folder.parent.name))
 
 
-_SAYS_RANK = re.compile(r"rank|stacks-\d|^\d+/|(?:^|/)r\d+\b|py-?spy", re.IGNORECASE)
+_SAYS_RANK = re.compile(
+    r"rank[_\-.=]?\d|\d[_\-.]?rank(?![a-z])|stacks-\d|^\d+/|(?:^|/)r\d+\b|py-?spy", re.IGNORECASE
+)
 
 
 def says_rank(path: Path) -> bool:

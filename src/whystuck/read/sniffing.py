@@ -208,8 +208,10 @@ def _sniff_text(name: str, text: str) -> Kind | None:
     if (is_ras := _RAS.match(text.encode())) or _BOOT.search(text):
         return Kind.RAS if is_ras else Kind.BOOT_CHECK
     if _SPY_PROCESS.search(text) and _SPY_THREAD.search(text):
-        # What people paste may have lines of the job beside the stacks.
-        return Kind.LOG if any(map(_LOG_LINE.match, text.splitlines())) else Kind.SPY_TEXT
+        # What people paste may have lines of the job beside the stacks, or stacks of several.
+        is_of_many = len(set(_SPY_PROCESS.findall(text))) > 1 and "Parent Process" not in text
+        has_more = is_of_many or any(map(_LOG_LINE.match, text.splitlines()))
+        return Kind.LOG if has_more else Kind.SPY_TEXT
     # The last line may be cut.
     whole = text[: text.rfind("\n") + 1].splitlines()
     if "(most recent call first):" in text and all(_FAULT_LINE.match(line) for line in whole):

@@ -26,6 +26,7 @@ _OF_ONE = {
 }
 # So many lines are cited; the report says where, the logs say the rest.
 _MAX_CITED = 6
+_MAX_TOLD = 3
 _MAX_TEXT = 240
 
 
@@ -50,6 +51,8 @@ class LogRule(Rule):
             cases = tuple(case for case in cases if case.lines or case.code not in GENERIC)
         if live and not any(case.lines for case in cases):
             yield from live
+        elif live and names_more(cases[0], live[0]):
+            yield tell_both(self, cases[0], live[0])
         elif live:
             # Both tell of the same: what was seen goes before what was written.
             told = [cite for case in cases for cite in cite_case(case)]
@@ -61,6 +64,19 @@ class LogRule(Rule):
     def check_live(self, scene: Scene, policy: Policy) -> Iterator[Finding]:  # noqa: ARG002
         """Yield what exit records, recorded exceptions and stacks show; nothing by default."""
         return iter(())
+
+
+def tell_both(rule: Rule, case: Case, seen: Finding) -> Finding:
+    """Build the finding of a case, which names who it is, with what stacks show of where it is."""
+    told = tell_case(rule, case)
+    because = [*told.because[:_MAX_TOLD], *seen.because, *told.because[_MAX_TOLD:]]
+    return replace(told, because=_keep_first(because))
+
+
+def names_more(case: Case, seen: Finding) -> bool:
+    """Tell whether a case names ranks where stacks, which somebody pasted, name nobody."""
+    is_open = seen.confidence is Confidence.POSSIBLE and not seen.culprits.ranks
+    return bool(case.ranks) and case.confidence is not Confidence.POSSIBLE and is_open
 
 
 def tell_case(rule: Rule, case: Case) -> Finding:

@@ -86,6 +86,7 @@ class LogFacts:
         tasks: How often srun or a like launcher names each task.
         rank_by_task: The rank inside, of a task.
         rank_by_local: The rank inside, of a host and local rank.
+        rank_by_place: The rank inside, of a local rank of a host that is named with it.
         node_by_rank: Hosts of ranks.
         nodes: How often each host is named.
         comms: Processes of NCCL, by host and number.
@@ -111,6 +112,7 @@ class LogFacts:
     tasks: Counter[int] = field(default_factory=Counter)
     rank_by_task: dict[int, set[int]] = field(default_factory=dict)
     rank_by_local: dict[int, set[int]] = field(default_factory=dict)
+    rank_by_place: dict[tuple[str, int], set[int]] = field(default_factory=dict)
     node_by_rank: dict[int, str] = field(default_factory=dict)
     nodes: Counter[str] = field(default_factory=Counter)
     comms: dict[tuple[str, int], Comm] = field(default_factory=dict)
@@ -243,6 +245,8 @@ class LogFacts:
         ):
             for key, ranks in fresh.items():
                 kept.setdefault(key, set()).update(ranks)
+        for place, ranks in later.rank_by_place.items():
+            self.rank_by_place.setdefault(place, set()).update(ranks)
         for worker, rank in later.workers.items():
             self._note_worker(worker, rank)
         self.local_by_pid |= later.local_by_pid
@@ -277,7 +281,10 @@ class LogFacts:
             if rank != UNKNOWN_RANK:
                 self.rank_by_task.setdefault(line.task, set()).add(rank)
         if line.local >= 0 and rank != UNKNOWN_RANK:
-            self.rank_by_local.setdefault(line.local, set()).add(rank)
+            if line.node:
+                self.rank_by_place.setdefault((line.node, line.local), set()).add(rank)
+            else:
+                self.rank_by_local.setdefault(line.local, set()).add(rank)
         if line.node and (line.node in self.nodes or len(self.nodes) < _MAX_KEPT):
             self.nodes[line.node] += 1
             if rank != UNKNOWN_RANK:

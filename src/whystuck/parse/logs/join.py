@@ -111,10 +111,12 @@ class LogIndex:
         found = own or self._rank_by_local.get((node, local), set())
         if found:
             return next(iter(found)) if len(found) == 1 else UNKNOWN_RANK
-        if not self._is_one_host:
-            return UNKNOWN_RANK
         # A launcher numbers the ranks of its host one after the other.
         shifts = {rank - known for known, rank in self._list_locals(node, log)}
+        if not self._is_one_host:
+            told = log.source.part.facts.rank_by_place
+            is_told = any(host == node for host, _ in told) and len(shifts) == 1
+            return local + max(0, min(shifts)) if node and is_told else UNKNOWN_RANK
         if len(shifts) == 1 and min(shifts) > 0:
             return local + min(shifts)
         # On the first host, the two are the same.
@@ -213,6 +215,8 @@ class LogIndex:
                 self._note_node(log.rank, log.node)
             for local, ranks in facts.rank_by_local.items():
                 self._rank_by_local[log.node, local] |= ranks
+            for place, ranks in facts.rank_by_place.items():
+                self._rank_by_local[place] |= ranks
             for seen in log.source.part.exits:
                 self._note_exit(log, seen)
         for log in self.logs:

@@ -10,6 +10,8 @@ NO_COUNT = (
     r"(?!(?:step|epoch|iter|iteration|batch|round|phase|stage|layer|seed|fold|shard|attempt|trial|"
     r"rank|local|global|cuda|default|version)[._-]?\d)"
 )
+# A machine that is counted, in two words.
+_COUNTED = r"(?:node|host|machine|server|pod)[ #]{1,2}\d{1,5}"
 # What has a digit or a dash, before a colon, is a host; programs and exceptions have none. stern
 # writes the pod and its container, and kubetail does so in brackets. Collectors put the pod alone
 # before a line, and people who start nodes by hand its name in brackets.
@@ -20,8 +22,8 @@ LABEL = re.compile(
     # TorchX: the role and its replica
     r"|(?P<replica>[a-z][\w-]{0,40}/\d{1,5}) "
     # and collectors of Python in round ones
-    rf"|\({NO_COUNT}(?P<round>(?=[\w.]*[\d-])[a-z][\w.-]{{0,62}})\) "
-    rf"|\[{NO_COUNT}(?P<boxed>(?=[\w.]*[\d-])[a-z][\w.-]{{0,62}})\](?: |$)"
+    rf"|\({NO_COUNT}(?P<round>(?=[\w.]*[\d-])[a-z][\w.-]{{0,62}}|{_COUNTED})\) "
+    rf"|\[{NO_COUNT}(?P<boxed>(?=[\w.]*[\d-])[a-z][\w.-]{{0,62}}|{_COUNTED})\](?: |$)"
     rf"|{NO_COUNT}(?P<bare>[a-z][a-z0-9.]*(?:-[a-z0-9.]+){{0,11}}-\d{{1,5}}) (?=\S|  )"
 )
 _NAMES = ("host", "container", "pod", "replica", "round", "boxed", "bare")

@@ -26,6 +26,9 @@ FORMS = {
     "ctime": rf"\[?(?P<ctime_at>[A-Z][a-z][a-z] (?:{MONTH}) [ \d]\d {CLOCK} \d{{4}})\]? ?",
     # A journal without its times, as people cut it.
     "console": rf"(?P<console_host>{HOST}) kernel: ?\[ *(?P<console_at>\d{{1,12}}\.\d{{3,9}})\] ?",
+    # What pdsh and clush gather from the kernels of hosts.
+    "gathered": rf"(?P<gathered_host>{HOST}): (?=\[(?:[A-Z][a-z][a-z] (?:{MONTH}) [ \d]\d {CLOCK}"
+    r" \d{4}| *\d{1,12}\.\d{3,9})\] )",
     "fabric": rf"\[(?P<fabric_at>(?:{MONTH}) \d\d \d{{4}} {CLOCK})\] ?",
     "slashed": r"\[?(?P<slashed_at>\d\d/\d\d/\d{4}[ ,-]+\d\d:\d\d:\d\d(?:[.,]\d+)?)\]? ?",
     "uptime": r"\[ *(?P<uptime_at>\d{1,12}\.\d{3,9})\] ?",
@@ -67,9 +70,9 @@ STARTS = {
     ),
     "(": "ray ascend",
     "|": "rank level_field",
-    "0": "found captured cri journal iso console slashed kmsg stream task nccl",
-    "r": "found console rank stream nccl",
-    "a": "found syslog ctime console facility glog stream nccl ascend",
+    "0": "found captured cri journal iso console gathered slashed kmsg stream task nccl",
+    "r": "found console gathered rank stream nccl",
+    "a": "found syslog ctime console gathered facility glog stream nccl ascend",
     "/": "found stream",
 }
 _PATHS = "./~@+=-"

@@ -15,6 +15,7 @@ from whystuck.evidence.logs.lines import UNKNOWN_RANK
 from whystuck.evidence.ranks import MAX_RANK
 from whystuck.parse.logs.label_forms import FILE_RANK, LABEL, NUMBERED, find_name, name_label
 from whystuck.parse.logs.line_forms import match_prefix
+from whystuck.parse.logs.names import is_hostlike, read_log_name
 from whystuck.parse.logs.times import ISO, Stamp, read_stamp
 
 MAX_TEXT = 2000
@@ -170,10 +171,18 @@ def _take_captured(line: LogLine, match: re.Match[str]) -> None:
 
 def _take_found(line: LogLine, match: re.Match[str]) -> None:
     file = match["found_file"] or ""
+    take_file(line, file)
+    line.owner += file
+
+
+def take_file(line: LogLine, file: str) -> None:
+    """Take what the path of the file tells in which a line was found."""
     told = FILE_RANK.search(file)
     if told and int(told[1]) <= MAX_RANK:
         line.task = int(told[1])
-    line.owner += file
+    elif (name := read_log_name(file)).local is not None and name.rank is None:
+        line.local = name.local
+        line.node = line.node or next((one for one in name.hosts if is_hostlike(one)), "")
 
 
 def _take_time(line: LogLine, match: re.Match[str]) -> None:
@@ -206,6 +215,10 @@ def _take_console(line: LogLine, match: re.Match[str]) -> None:
     _note_time(line, "uptime", match["console_at"])
     line.node = line.node or match["console_host"]
     line.is_kernel = True
+
+
+def _take_gathered(line: LogLine, match: re.Match[str]) -> None:
+    line.node = line.node or match["gathered_host"]
 
 
 def _take_ctime(line: LogLine, match: re.Match[str]) -> None:
@@ -342,6 +355,7 @@ _TAKERS = {
     "glog": _take_glog,
     "bare_glog": _take_bare_glog,
     "console": _take_console,
+    "gathered": _take_gathered,
     "level_field": _take_level,
     "rank": _take_rank,
     "stream": _take_stream,

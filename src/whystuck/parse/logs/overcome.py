@@ -76,6 +76,8 @@ def _is_over(log: KnownLog, seen: EventSeen, signature: Signature) -> bool:
     writer = seen.line.rank if seen.line.rank != UNKNOWN_RANK else seen.line.task
     facts = log.source.part.facts
     if signature.kind == _NUMERIC:
+        if any(trace.row < seen.row <= trace.last_row for trace in log.source.part.traces):
+            return False  # it was raised: what is shown below it is older, or of another run
         return facts.losses.get(writer, 0) > seen.row
     if signature.id in _WARNS:
         texts = (seen.groups.get(name) or "" for name in _WARNS[signature.id])

@@ -9,7 +9,7 @@ from whystuck.evidence.logs.lines import UNKNOWN_RANK
 from whystuck.parse.boot_check import MAX_SEEN, BootSeen
 from whystuck.parse.logs.blocks.fatals import FatalSeen
 from whystuck.parse.logs.blocks.ras import MAX_ANSWERS, RasSeen
-from whystuck.parse.logs.blocks.stacks import StackSeen
+from whystuck.parse.logs.blocks.stack_seen import StackSeen
 from whystuck.parse.logs.blocks.tabled import MAX_ROWS, TabledSeen
 from whystuck.parse.logs.blocks.tracebacks import Trace
 from whystuck.parse.logs.clusters import MAX_RANKS, MAX_TEMPLATES, ClusterSeen

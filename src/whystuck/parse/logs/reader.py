@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 
+from whystuck.parse.logs.above import BEFORE_BYTES, count_above, lines_above
 from whystuck.parse.logs.blocks.boot_lines import BOOT_MARKS, BootReader
 from whystuck.parse.logs.blocks.fatals import FATAL_MARKS, FatalReader
 from whystuck.parse.logs.blocks.ras import RAS_MARKS, RasReader
@@ -27,6 +28,7 @@ from whystuck.parse.logs.search.engines import Engine
 from whystuck.parse.logs.search.raw_lines import COLOUR, LINE, LineTable, skip_end, split_lines
 from whystuck.parse.logs.search.scan import MAX_LINE, LogPatterns, TellingPiece
 from whystuck.parse.logs.signatures import Signature, load_signatures
+from whystuck.parse.logs.wrapped import find_width, join_wrapped
 
 TRACE_MARKS = (b"Traceback (most recent", b"terminated with the following error")
 MARKS = (
@@ -53,10 +55,6 @@ _BYTES_PER_LOOK = 2_000
 _LAST_BYTES = 1 << 15
 # To find a text takes a tenth of the time that a look at its line takes.
 _FOUND_PER_LOOK = 10
-# What is looked at before a line, for its time and for the place of an error of syntax.
-_BEFORE_BYTES = 4096
-_BEFORE_LINES = 4
-_STACK_LINES, _GDB_LINES = 12, 128
 
 
 class LogTables:
@@ -94,6 +92,7 @@ class LogReader:
         """
         self._patterns = tables.patterns
         self._labels: frozenset[str] = frozenset()
+        self._width = 0
         self._parsed: dict[bytes, LogLine] = {}  # what labels were learned from, looked at again
         if head:
             self._find_labels(head)
@@ -174,6 +173,9 @@ class LogReader:
 
     def _find_labels(self, head: bytes) -> None:
         self._parsed = {}
+        self._width = find_width(head) if len(head) < HEAD_BYTES else 0  # people paste no more
+        if self._width:
+            head = join_wrapped(head, self._width)
         self._labels = find_labels(split_lines(COLOUR.sub(b"", head)), self._parsed)
         if self._labels:
             self._parsed = {}  # what has labels is parsed otherwise
@@ -191,6 +193,8 @@ class LogReader:
     def _take(self, data: bytes) -> None:
         if b"\x1b" in data:
             data = COLOUR.sub(b"", data)
+        if self._width:
+            data = join_wrapped(data, self._width)
         table = LineTable(data)
         lines = table.lines
         self._sections.begin()
@@ -221,7 +225,7 @@ class LogReader:
             self._look(data, slice(piece.start, place), row, piece.owners)
         self._looks -= cost
         self._row += lines
-        self._behind = (self._behind + data[-_BEFORE_BYTES:])[-_BEFORE_BYTES:]
+        self._behind = (self._behind + data[-BEFORE_BYTES:])[-BEFORE_BYTES:]
 
     def _find_pieces(self, data: bytes, begin: int, table: LineTable) -> deque[TellingPiece]:
         """Find the lines from a place on that may matter."""
@@ -233,10 +237,10 @@ class LogReader:
 
     def _hold(self, data: bytes, piece: TellingPiece, row: int) -> None:
         """Keep a line of progress, which is looked at before a failure, or at the end."""
-        begin = max(0, piece.start - _BEFORE_BYTES)
+        begin = max(0, piece.start - BEFORE_BYTES)
         before = data[begin : piece.start]
         if not begin:
-            before = (self._behind + before)[-_BEFORE_BYTES:]
+            before = (self._behind + before)[-BEFORE_BYTES:]
         data = before + data[piece.start : piece.end]
         self._held.hold(HeldLine(row, data, len(before), piece.owners), piece.kind, piece.most)
 
@@ -312,7 +316,7 @@ class LogReader:
         is_mark = is_mark and not self._end_row
         before: list[bytes] = []
         if line.stamp is None and self._last_row < row - 1:
-            before = self._lines_before(data, place.start)
+            before = lines_above(self._behind, data, place.start)
         self._inherit(line, row, before)
         if is_mark:
             self._part.facts.note(line, row)
@@ -348,8 +352,9 @@ class LogReader:
         if self._fatals.is_of(line.owner) or not (is_mark or self._stacks.is_open):
             return
         begins = self._stacks.begins(line.text)
-        count = self._count_before(data, start) if begins else 0
-        before = self._lines_before(data, start, count) if begins else []
+        fresh = row - 1 - self._stacks.last_row
+        count = count_above(data, start, fresh) if begins else 0
+        before = lines_above(self._behind, data, start, count) if count else []
         for stack in self._stacks.read(line, row, map(self._parse, before)):
             self._part.keep_stack(stack)
 
@@ -367,19 +372,6 @@ class LogReader:
         last = self._parse(before[-1]) if before else last
         if line.stamp is None and last is not None and last.owner == line.owner:
             line.stamp = last.stamp
-
-    def _count_before(self, data: bytes, start: int) -> int:
-        """Tell how many lines before a stack are of use: gdb prints one for each thread."""
-        is_gdb = data.rfind(b"LWP", max(0, start - _BEFORE_BYTES), start) >= 0
-        return _GDB_LINES if is_gdb else _STACK_LINES
-
-    def _lines_before(self, data: bytes, start: int, count: int = _BEFORE_LINES) -> list[bytes]:
-        """Return the few lines before a place."""
-        text = data[max(0, start - _BEFORE_BYTES) : start]
-        if start < _BEFORE_BYTES:
-            text = self._behind + text
-        lines = text.rstrip(b"\r\n").split(b"\n")[-count:]
-        return [one.rstrip(b"\r") for one in lines if one]
 
 
 def read_log(data: bytes, tables: LogTables | None = None, block: int = 1 << 20) -> LogPart:

@@ -288,6 +288,25 @@ KINDS: tuple[ConfigKind, ...] = (
         is_plain=True,
     ),
     make_kind(
+        "quota",
+        r"exceeded quota: (?P<quota>[\w.-]{1,80}(?:, requested: [^,]{1,80})?(?:, used: [^,]{1,80})?"
+        r"(?:, limited: [\w./=-]{1,80})?)"
+        r"|\((?P<why>(?:QOS|Assoc|MaxGRES|ReqNode|Partition)[^)]{1,80})\)",
+        "a quota or a limit of the cluster keeps a part of the job from starting, and the others "
+        "wait for it: {what}",
+        "kubectl describe quota -n NAMESPACE; squeue --start -j JOB   # who uses it",
+        "raise the quota, free what uses it, or start with as few nodes as it allows",
+        is_plain=True,
+    ),
+    make_kind(
+        "quota",
+        r"is forbidden: .{0,160}usage per \w+|violates PodSecurity|denied the request"
+        r"|insufficient (?:unused )?quota",
+        "a rule of the cluster keeps a part of the job from starting: {what}",
+        "kubectl get events --sort-by=.lastTimestamp   # what was refused, and why",
+        is_plain=True,
+    ),
+    make_kind(
         "device-taken",
         r"device(?:\(s\))? is/are busy or unavailable",
         "a device is taken by another process, or in a mode that lets nobody in: {what}",

@@ -31,6 +31,7 @@ from whystuck.evidence.ops.collectives import Frame
 from whystuck.evidence.ranks import name_ranks
 
 _PAIR = 2
+_MANY = 3
 _MAX_SIDES = 4
 # So many ranks of one side are compared with the others.
 _MAX_COMPARED = 64
@@ -266,9 +267,32 @@ def _judge_calls(look: Look) -> Parting | None:
     )
     if is_one and look.blames_few:
         return _accuse(look, _name_way(look))
+    if _is_alone_ahead(look):
+        return _accuse(look, codes.OP_MISMATCH)
     places = {side.ranks[0]: side.site for side in look.sides[:_MAX_SIDES]}
     text = "these calls do not meet, and which side is wrong cannot be told"
+    if "new_group" in {side.op for side in look.sides}:
+        text = "all ranks of the job have to call new_group, members of the group or not"
     return Parting(codes.OP_MISMATCH, Confidence.POSSIBLE, text, look.sides, (), places)
+
+
+def _is_alone_ahead(look: Look) -> bool:
+    """Tell whether one rank is further on in the function in which it parts from all others.
+
+    That all others wait in one call is due to that rank, whatever their groups are: who waits in a
+    group without it would have gone on. Where they are ahead, it may have been in the loop again.
+    """
+    few, many = look.few, look.many
+    is_alone = len(few.ranks) == 1 and len(many.ranks) >= _MANY and look.has_majority
+    if not is_alone or look.facts.evidence.processes or not look.blames_few:
+        return False
+    pairs = zip(reversed(few.site), reversed(many.site), strict=False)
+    for ours, theirs in pairs:
+        if (ours.file, ours.function) != (theirs.file, theirs.function):
+            return False
+        if ours.line != theirs.line:
+            return ours.line > theirs.line > 0
+    return False
 
 
 def _accuse(look: Look, code: str) -> Parting:

@@ -8,6 +8,7 @@ from whystuck.diagnose.logs.cases.busy import make_busy
 from whystuck.diagnose.logs.cases.checksums import make_checksums
 from whystuck.diagnose.logs.cases.clocks_off import make_clocks_off
 from whystuck.diagnose.logs.cases.config import make_config_errors
+from whystuck.diagnose.logs.cases.devices.abnormal import make_abnormal
 from whystuck.diagnose.logs.cases.devices.device_faults import make_device_fault
 from whystuck.diagnose.logs.cases.devices.device_memory import make_device_memory
 from whystuck.diagnose.logs.cases.devices.hardware import make_hardware
@@ -40,6 +41,7 @@ from whystuck.diagnose.logs.cases.slow_tables import make_starved, make_throttle
 from whystuck.diagnose.logs.cases.stopped import make_stopped
 from whystuck.diagnose.logs.cases.storage import make_silent_storage
 from whystuck.diagnose.logs.cases.stragglers import make_stragglers
+from whystuck.diagnose.logs.cases.swallowed import make_swallowed
 from whystuck.diagnose.logs.cases.timeouts import make_lost, make_timeouts
 from whystuck.diagnose.logs.cases.transfers import make_transfers
 from whystuck.diagnose.logs.cases.transports import make_transports
@@ -79,6 +81,8 @@ MAKERS: tuple[Maker, ...] = (
     make_elsewhere,
     make_left,
     make_transfer_rings,
+    make_abnormal,
+    make_swallowed,
     make_parted,
     make_blocked,
     make_packets,

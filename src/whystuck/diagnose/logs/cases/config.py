@@ -21,9 +21,20 @@ from whystuck.evidence.ranks import name_ranks
 
 # What a rank's own code does before the environment matters to it; the others are everybody's.
 _OF_RANK = {"module", "library", "library-version", "build", "device", "fork", "environment"}
-_NOT_OF_RANKS = {"port", "versions", "argument", "script", "command", "placement", "interface"}
+_NOT_OF_RANKS = {
+    "port",
+    "versions",
+    "argument",
+    "script",
+    "command",
+    "placement",
+    "interface",
+    "quota",
+}
 # What is tried again for as long as it takes has ended nothing, and nothing begins before.
-_RETRIED = {"sched.waits"}
+_RETRIED = {"sched.waits", "sched.refused"}
+# A pod that has a log was placed in the end.
+_PLACED_LATER = {"k8s.not_placed", "sched.refused"}
 _MAX_LINES = 6
 
 
@@ -82,7 +93,7 @@ def _is_over(view: LogView, event: LogEvent) -> bool:
     if event.signature == "sched.waits":
         started = view.list_signatures("sched.started")
         return any(one.artifact == event.artifact and one.row > event.row for one in started)
-    return event.signature == "k8s.not_placed" and bool(view.find_ranks_of(event))
+    return event.signature in _PLACED_LATER and bool(view.find_ranks_of(event))
 
 
 def _is_of_twins(view: LogView, mistake: _Mistake) -> bool:
@@ -137,7 +148,7 @@ def _choose_lines(mistake: _Mistake) -> tuple[LogEvent, ...]:
 
 def _find_nodes(view: LogView, mistake: _Mistake) -> tuple[str, ...]:
     """Return the hosts that have it, where other hosts do not."""
-    if mistake.error.kind.name in {"versions", "argument", "interface"}:
+    if mistake.error.kind.name in {"versions", "argument", "interface", "quota"}:
         return ()
     if mistake.error.kind.name == "placement":
         return tuple(sorted(_find_pods(view, mistake)))

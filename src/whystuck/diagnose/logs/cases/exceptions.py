@@ -12,6 +12,8 @@ from whystuck.diagnose.algorithms.failures.config_errors import find_shared_erro
 from whystuck.diagnose.algorithms.failures.raised import Alike, group_alike, is_own, select_own
 from whystuck.diagnose.algorithms.stacks.frames import describe_place, make_places
 from whystuck.diagnose.logs.cases.parts import find_time, is_said, list_first, list_victims
+from whystuck.diagnose.logs.cases.services import REPEATED, advise_on_refusal, find_refusal
+from whystuck.diagnose.logs.cases.spared import find_spared
 from whystuck.diagnose.logs.story import OWN, Case
 from whystuck.diagnose.logs.view import LogView
 from whystuck.evidence.finding import Confidence, Place
@@ -38,6 +40,7 @@ class _Who:
     ranks: tuple[int, ...] = ()
     node: str = ""
     is_common: bool = False
+    refusal: str = ""
 
 
 def make_exceptions(view: LogView) -> Iterator[Case]:
@@ -75,7 +78,7 @@ def _list_loose(
         is_known = is_known or (event.rank < 0 and bool(found))
         if is_known or event.signature == _ABORT or view.is_of_machine(event) or not is_said(event):
             continue
-        kind, _, message = event.text.strip().partition(": ")
+        kind, _, message = REPEATED.sub("", event.text.strip()).partition(": ")
         if not kind.replace(".", "").replace("_", "").isalnum():
             continue
         item = PythonException(
@@ -126,6 +129,8 @@ def _find_who(view: LogView, group: Alike) -> _Who:
     told = (item for item in view.exceptions if (item.artifact, item.rank) in printed)
     named = _list_named((*group.items, *told))
     ranks = named or group.ranks
+    if refusal := find_refusal(f"{group.type}: {group.message}"):
+        return _Who(ranks, is_common=True, refusal=refusal)
     if len(named) > 1 and set(named) >= view.ranks:
         return _Who(named, is_common=True)
     if not ranks:
@@ -169,6 +174,11 @@ def _find_nameless(view: LogView, group: Alike) -> _Who:
     left = sorted(view.ended_ranks - view.raised_ranks)
     if len(left) == 1 and group.nameless == 1 and swept | view.raised_ranks:
         return _Who((left[0],))
+    spared = (
+        find_spared(view) if group.nameless == 1 and not view.raised_ranks | set(left) else None
+    )
+    if spared is not None and spared.rank >= 0:
+        return _Who((spared.rank,))
     return _Who(is_common=group.nameless > 1 or len(left) > 1)
 
 
@@ -184,6 +194,11 @@ def _make_case(view: LogView, group: Alike, who: _Who, lines: tuple[LogEvent, ..
         total = len(view.ranks)
         share = f"all {count}" if count >= total else f"{count} of {total}"
         summary = f"{share} ranks raised the same {text}{place}"
+        if who.refusal:
+            told = f"{count} ranks tell" if count > 1 else "one process tells"
+            summary = (
+                f"a service that all ranks use refuses what they ask, as {told}: {text}{place}"
+            )
     elif who.node:
         summary = f"all ranks of {who.node}, and no others, raised {text}{place}"
     else:
@@ -252,6 +267,8 @@ def _detail(group: Alike, who: _Who) -> dict[str, object]:
 
 
 def _advise(group: Alike, who: _Who) -> tuple[str, ...]:
+    if who.refusal:
+        return advise_on_refusal(who.refusal)
     if _NO_SPACE in group.message:
         return ("df -h; df -i   # on the host that says so: space and inodes of each mount",)
     if who.node:

@@ -53,6 +53,8 @@ def make_process_states(view: LogView) -> Iterator[Case]:
             f"is kept in a call on a file ({_find_file_wait(kept[0])}): its file system does not "
             "answer",
         )
+    elif _are_all_kept(kept, rows) and not any(make_silent_storage(view)):
+        yield _make_of_all(kept)
     elif _is_odd(view, driven, rows):
         yield _make_case(
             view,
@@ -78,6 +80,27 @@ def _is_odd(view: LogView, found: Sequence[LogEvent], rows: Sequence[LogEvent]) 
         return bool(found)
     owners = {_find_rank(view, row) for row in found}
     return None not in owners and 0 < 2 * len(owners) < len(view.ranks)
+
+
+def _are_all_kept(kept: Sequence[LogEvent], rows: Sequence[LogEvent]) -> bool:
+    """Tell whether all processes of a list wait for a file server: a moment's look may see that."""
+    is_listed = len(kept) > 1 and all(row.signature == _ROW for row in kept)
+    servers = [row for row in kept if _SERVER_WAITS.match(_find_file_wait(row))]
+    return is_listed and len(servers) == len(kept) == len(rows)
+
+
+def _make_of_all(kept: Sequence[LogEvent]) -> Case:
+    """Make the case of ranks that all wait for one file server: nobody of them is at fault."""
+    waits = sorted({_find_file_wait(row) for row in kept})
+    return Case(
+        code=codes.STORAGE_STALLED,
+        summary=f"all {len(kept)} processes that are listed are kept in calls on files "
+        f"({', '.join(waits[:3])}): their file server does not answer, or is slow for all",
+        tier=BUSY,
+        lines=tuple(kept[:_MAX_LINES]),
+        confidence=Confidence.POSSIBLE,
+        details=_describe(codes.STORAGE_STALLED, kept[0]),
+    )
 
 
 def _find_file_wait(row: LogEvent) -> str:

@@ -18,6 +18,7 @@ from whystuck.diagnose.logs.cases.rendezvous_lines import (
     find_counted,
     find_odd_ones,
     has_failed,
+    is_of_later_group,
     listen,
 )
 from whystuck.diagnose.logs.cases.used_before import find_old_file, find_surplus, make_closed
@@ -32,6 +33,8 @@ _LOOPBACK = {"127.0.0.1", "localhost", "::1"}
 
 def make_rendezvous(view: LogView) -> Iterator[Case]:
     """Make the case of processes that did not find each other."""
+    if is_of_later_group(view):
+        return  # where the others are instead is told by their stacks
     told = listen(view)
     meeting = told.meeting
     if not meeting.failures:

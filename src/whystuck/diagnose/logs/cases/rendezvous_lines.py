@@ -213,3 +213,14 @@ def find_odd_ones(told: Told, keys: set[int]) -> tuple[tuple[str, ...], tuple[in
     others = told.meeting.ranks - set(ranks)
     is_some = bool(other_nodes) or set(nodes) < hosts
     return nodes if is_some else (), ranks if others else ()
+
+
+def is_of_later_group(view: LogView) -> bool:
+    """Tell whether ranks wait for others that are there, too, to make a group behind the first."""
+    makes = {
+        sample.rank: any(frame.function == "new_group" for frame in thread.frames)
+        for sample in view.evidence.stacks
+        for thread in sample.threads
+        if thread.is_main and not sample.worker
+    }
+    return len(set(makes.values())) > 1

@@ -19,6 +19,7 @@ _TASK = re.compile(r"^(.+):(\d{1,9})$")
 # What a rank or a worker of its loader is called.
 _RANK_TASK = re.compile(r"python|^pt_|ray::|^torch")
 _MAX_LINES = 6
+_SEVERAL = 2
 _NS_PER_MS = 1_000_000
 _SOON_NS = 900_000_000_000
 
@@ -58,7 +59,8 @@ def make_silent_storage(view: LogView) -> Iterator[Case]:
         ),
         tier=BUSY,
         ranks=ranks,
-        nodes=nodes,
+        # What is silent to several hosts is broken itself, and none of them is.
+        nodes=nodes if len({one.node for one in silent} - {""}) < _SEVERAL else (),
         victims=tuple(waiting),
         lines=(*events, *waits)[:_MAX_LINES],
         exceptions=raised,

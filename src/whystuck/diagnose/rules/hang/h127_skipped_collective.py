@@ -43,6 +43,9 @@ class SkippedCollective(DivergenceRule):
     an early return leads past, and few are in another one; or a rank waits in a group of few, and
     another member of that group went past the call.
 
+    Where logs alone are there: one rank printed again and again that it caught an exception and
+    goes on, the others waited until their time limit, and it did not.
+
     ## False alarms
 
     Call sites that differ and meet again are legal and accuse nobody.

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 
+from whystuck.evidence.logs.lines import UNKNOWN_RANK
 from whystuck.parse.logs.label_forms import NO_COUNT
-from whystuck.parse.logs.lines import LogLine
+from whystuck.parse.logs.lines import LogLine, take_file
 
 # So far above a line its heading is looked for.
 _MOST_BYTES = 1 << 14
@@ -54,20 +55,36 @@ _DESCRIBED = re.compile(
 )
 
 
+# A command that prints a file, or the name of the file that `tail` puts above what is in it.
+_FILE = r"(?P<{}>[\w./~+=-]{{1,200}}\.(?:log|err|out|txt|stderr|stdout))"
+_SHOWN = re.compile(
+    rf"^==> {_FILE.format('tail')} <==$"
+    rf"|^.{{0,80}}[$#%>] ?(?:sudo )?(?:head|tail|cat|less|more|sed|tac|zcat)\b[^|;&]{{0,120}}? "
+    rf"{_FILE.format('asked')}(?: ?[|<>].{{0,100}})?$"
+    # What ends it: another prompt, a fence, or a sentence about what comes next.
+    r"|^(?P<end>\[?[\w.@:~/ -]{0,80}\]?[$%] .{0,400}|```.{0,20}|\n[A-Za-z].{0,200}:)$",
+    re.MULTILINE,
+)
+# So long is a log that people paste; what is longer, programs wrote.
+_MOST_PASTED = 1 << 18
+
+
 class SectionFinder:
     """Remembers the last heading of one log; each part of it is looked at once."""
 
     def __init__(self) -> None:
-        self._host = self._pod = ""
-        self._place = 0
+        self._host = self._pod = self._file = ""
+        self._place = self._file_place = 0
         self._left = _MOST_IN_ALL
 
     def begin(self) -> None:
         """Begin the next block."""
-        self._place = 0
+        self._place = self._file_place = 0
 
     def name(self, line: LogLine, data: bytes, start: int) -> None:
         """Give a line that names no host, at a place of a block, that of the heading above it."""
+        if len(data) <= _MOST_PASTED:
+            self._name_file(line, data, start)
         is_event = _EVENT.match(line.text) is not None
         is_state = not line.is_kernel and _STATE.match(line.text) is not None
         if line.node or not (line.is_kernel or is_state or is_event):
@@ -83,6 +100,19 @@ class SectionFinder:
         self._pod = _find_pod(above, self._pod)
         self._place = start
         line.node = self._host if line.is_kernel or is_state else self._pod
+
+    def _name_file(self, line: LogLine, data: bytes, start: int) -> None:
+        """Give a line that names nobody what the path of the file above it tells."""
+        is_named = line.rank != UNKNOWN_RANK or line.task != UNKNOWN_RANK or line.node
+        if is_named or line.local >= 0 or line.is_kernel or line.is_agent:
+            return
+        begin = max(self._file_place, start - _MOST_BYTES)
+        above = data[begin:start].decode("utf-8", errors="replace")
+        for match in _SHOWN.finditer(above):
+            self._file = match["tail"] or match["asked"] or ""
+        self._file_place = start
+        if self._file:
+            take_file(line, self._file)
 
 
 def _find_host(above: str, host: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from whystuck.evidence.logs.lines import UNKNOWN_RANK
+from whystuck.evidence.ranks import MAX_RANK
 
 # The name of a rank in a line of its own, or at the end of one, as a heading of what follows.
 _RANK = r"[Rr](?:ANK|ank)[ _:=#]{0,2}(?P<rank>\d{1,7})"
@@ -45,3 +46,48 @@ def find_heading(text: str, writer: int) -> re.Match[str] | None:
     match = _SAID.match(text) if writer == UNKNOWN_RANK and text.rstrip().endswith(":") else None
     is_about = match and not _OTHERS.search(match["before"]) and not _OTHERS.search(match["after"])
     return match if is_about else None
+
+
+_NUMBERS = re.compile(r"\d{1,7}(?:\s?-\s?\d{1,7})?")
+_MOST_RANKS = 4096
+# Ranks that have the stack that is shown: `ranks 1 2 3 are identical`, `same for ranks 1-7`.
+_LIST = r"ranks?[ =:]{0,2}(?P<NAME>\d(?:[\d ,&-]| and (?=\d)){0,400}?)"
+_ALIKE = r"(?:identical|(?:the )?same|alike|ditto)\b"
+_SAME = re.compile(
+    rf"\b{_LIST.replace('NAME', 'first')},?(?: \([^()]{{0,40}}\))? {{0,2}}[:=(]? ?"
+    rf"(?:(?:is|are|all|look|looks|have|has|show|shows|exactly|just) ){{0,3}}{_ALIKE}"
+    rf"|\b{_ALIKE}(?: (?:stack|trace|dump|frames|thing|here|picture))? ?"
+    r"(?:for|on|in|at|as|with|from)? (?:all )?(?:of )?(?:the )?"
+    rf"{_LIST.replace('NAME', 'last')}(?:[\W_]|$)",
+    re.IGNORECASE,
+)
+_DENIED = re.compile(r"\b(?:not|but|except|unlike|nearly|almost|isn't|aren't|n't)\b", re.IGNORECASE)
+_LOCAL = re.compile(
+    r"(?:^[\W_]{0,12}|[#=(*-] {0,4})local[ _-]?rank[ =:_#]{0,2}(\d{1,4})(?![\w.])", re.IGNORECASE
+)
+
+
+def find_local_heading(text: str) -> int:
+    """Return the local rank that a heading or a comment says the next stack is of, -1 if none."""
+    match = _LOCAL.search(text)
+    return int(match[1]) if match and len(_LOCAL.findall(text)) == 1 else -1
+
+
+def find_same(text: str) -> frozenset[int]:
+    """Return the ranks that a sentence says have the same stack."""
+    match = _SAME.search(text)
+    if match is None or _DENIED.search(text):
+        return frozenset()
+    return read_rank_list(match["first"] or match["last"])
+
+
+def read_rank_list(text: str) -> frozenset[int]:
+    """Read a list of ranks as people write it: ``0,1,2``, ``1 2 3``, ``4-7 & 9``."""
+    found = set[int]()
+    for part in _NUMBERS.findall(text):
+        first, _, last = part.partition("-")
+        low, high = int(first), int(last or first)
+        if high > MAX_RANK or high - low > _MOST_RANKS:
+            return frozenset()
+        found.update(range(low, high + 1))
+    return frozenset(found)

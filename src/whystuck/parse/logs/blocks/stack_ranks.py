@@ -9,9 +9,12 @@ from itertools import count
 from whystuck.evidence.live import StackSample
 from whystuck.evidence.logs.lines import UNKNOWN_RANK
 from whystuck.evidence.ranks import FIRST_UNNUMBERED
-from whystuck.parse.logs.blocks.stacks import StackSeen
+from whystuck.parse.logs.blocks.stack_seen import StackSeen
 from whystuck.parse.logs.join import LogIndex
 from whystuck.parse.logs.known_logs import KnownLog
+
+# The ranks of one host are fewer.
+_MOST_LOCAL = 8
 
 
 def make_stacks(index: LogIndex) -> tuple[list[StackSample], dict[int, str]]:
@@ -28,18 +31,23 @@ def make_stacks(index: LogIndex) -> tuple[list[StackSample], dict[int, str]]:
     nodes: dict[int, str] = {}
     numbers = _Numbers()
     looks = Counter[tuple[int, int, bool]]()
+    told = (log.source.part.facts for log in index.logs)
+    # With ranks of several hosts, each host has one of the same local rank.
+    is_small = all(rank < _MOST_LOCAL for facts in told for rank in (*facts.ranks, *facts.tasks))
     for log in index.logs:
         last = UNKNOWN_RANK
         shared = _find_shared(log.source.part.stacks)
         for seen in log.source.part.stacks:
             known = _find_rank(index, log, seen)
-            if known == UNKNOWN_RANK and not seen.node and seen.local not in {-1, *shared}:
+            is_local = is_small and not seen.node and seen.local not in {-1, *shared}
+            if known == UNKNOWN_RANK and is_local:
                 known = index.rank_of_local(log.node, seen.local, log)
             if known == UNKNOWN_RANK and seen.is_worker:
                 known = last
-            for rank in [known] if known != UNKNOWN_RANK else numbers.choose(seen):
-                key = rank, seen.pid, seen.is_worker
-                samples.append(_make_sample(log, seen, rank, looks[key]))
+            others = sorted(seen.others - {known}) if known != UNKNOWN_RANK else []
+            for rank in [known, *others] if known != UNKNOWN_RANK else numbers.choose(seen):
+                key = rank, seen.pid * (rank not in others), seen.is_worker
+                samples.append(_make_sample(log, seen, rank, looks[key], is_other=rank in others))
                 looks[key] += 1
                 node = seen.node or seen.line.node
                 if node:
@@ -92,10 +100,13 @@ class _Numbers:
             yield -next(self._free)
 
 
-def _make_sample(log: KnownLog, seen: StackSeen, rank: int, number: int) -> StackSample:
+def _make_sample(
+    log: KnownLog, seen: StackSeen, rank: int, number: int, *, is_other: bool
+) -> StackSample:
     return StackSample(
         rank,
-        seen.pid,
+        # Whose stack is said to be the same is another process.
+        0 if is_other else seen.pid,
         worker=seen.is_worker,
         index=number,
         threads=tuple(seen.threads),

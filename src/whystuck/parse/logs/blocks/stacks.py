@@ -12,96 +12,65 @@ from dataclasses import dataclass, field, replace
 
 from whystuck.evidence.live import ThreadStack
 from whystuck.evidence.logs.lines import UNKNOWN_RANK
-from whystuck.evidence.numbers import is_number
 from whystuck.evidence.ops.collectives import Frame
 from whystuck.evidence.ranks import MAX_RANK
 from whystuck.parse.logs.blocks.stack_commands import find_local_rank, find_rank
-from whystuck.parse.logs.blocks.stack_headings import find_heading
+from whystuck.parse.logs.blocks.stack_forms import (
+    BEFORE,
+    GDB_BARE,
+    GDB_NOISE,
+    PROCESS,
+    SPY,
+    find_bare,
+    find_head,
+    find_pid,
+    make_thread,
+    name_source,
+    read_frame,
+    read_number,
+)
+from whystuck.parse.logs.blocks.stack_headings import (
+    find_heading,
+    find_local_heading,
+    find_same,
+)
 from whystuck.parse.logs.blocks.stack_hosts import find_host
+from whystuck.parse.logs.blocks.stack_seen import CUT, StackSeen
+from whystuck.parse.logs.blocks.stack_summaries import read_summary
 from whystuck.parse.logs.lines import LogLine
 
-# One of them is in the first line of each thread; healthy logs have none.
+# One of them is in the first line of each thread, or in a frame that is pasted without that line;
+# healthy logs have none.
 STACK_MARKS = (
     b" (active",
     b" (idle",
     b"(most recent call first)",
     b" (LWP ",
     b"#0  0x",
+    b" (torch/",
+    b" (pdb.py:",
+    b" (threading.py:",
+    b" (selectors.py:",
+    b" (subprocess.py:",
+    b" (socket.py:",
+    b" (ssl.py:",
+    b" (queue.py:",
+    b'distributed_c10d.py", line',
 )
 _MAX_STRANGERS = 200
 _MAX_THREADS = 256
 _MAX_FRAMES = 200
-_MAX_ALIKE = 4096
 # Lines between the name of a rank and its stack: a fence, the command, versions.
 _MAX_PREAMBLE = 6
+# Lines behind a stack in which somebody says who else has it.
+_MAX_BEHIND = 4
 
-# What people and loggers leave before a line of a stack.
-_BEFORE = re.compile(r"^(?:>\s?|(?:DEBUG|INFO|WARN|WARNING|ERROR):? (?=\s|Thread|Process|File|#))+")
-_SPY = re.compile(
-    r"^\s*Thread (?P<number>0x[0-9A-Fa-f]{1,16}|\d{1,20}) ?"
-    r"\((?P<state>(?:active|idle)[a-z+ ]{0,20})\)(?:: \"(?P<name>[^\"]{0,200})\")?"
-    r"\s*(?P<note>#.{0,200})?$"
-)
-_FAULT = re.compile(
-    r"^\s*(?:(?P<current>Current thread|Thread) 0x(?P<number>[0-9A-Fa-f]{1,16})"
-    r"(?: \[(?P<name>.{0,200})\])?|Stack) \(most recent call first\):"
-)
-_GDB = re.compile(
-    r"^\s*Thread (?P<order>\d{1,6}) \(Thread 0x[0-9a-f]{1,16} \(LWP (?P<number>\d{1,10})\)"
-    r"(?: \"(?P<name>[^\"]{0,200})\")?"
-)
-_GDB_BARE = re.compile(r"^\s*(?:\(gdb\) )?#0\s+0x[0-9a-f]{6,16} in ")
-_SUMMARY = re.compile(
-    r"^\s*(\d{1,6}) ?x\s+Thread (?:\S{1,30} )?\((?:active|idle)[a-z+ ]{0,20}\)(.+)$"
-)
-_PLACE = re.compile(r"\b(?:pod|host|node|worker)[=:] ?([A-Za-z0-9][\w.-]{0,62})")
-_PROCESS = re.compile(r"^\s*Process (\d{1,10}): ?(.{0,2000})$")
-_SPY_FRAME = re.compile(r"^\s{2,}(\S.{0,500}?) \((.{1,1000}?)(?::(\d{1,9}))?\)\s*$")
-_FAULT_FRAME = re.compile(r'^\s*File "(.{1,1000})", line (\d{1,9}|\?\?\?) in (.{1,500})$')
-_GDB_FRAME = re.compile(
-    r"^\s*#\d{1,3}\s+(?:0x[0-9a-f]{1,16} in )?(?P<function>[^\s(].{0,500}?) ?\("
-    r"(?:.{0,2000}?\) (?:at (?P<file>\S{1,1000}?):(?P<line>\d{1,9})|from (?P<library>\S{1,1000})))?"
-)
-# What gdb prints before the first frame, a line for each thread among it.
-_GDB_NOISE = re.compile(
-    r"^\s*(?:\[New (?:LWP|Thread)\b|\[Thread debugging|Using host libthread_db|0x[0-9a-f]{6,16} in "
-    r"|warning: |Reading symbols|Attaching to |\[Inferior \d)"
-)
 # The process of the rank, where a heading tells both.
-_HEADING_PID = re.compile(r"\b(?:pid|PID)[ =:#]{0,3}(\d{1,10})\b")
+_HEADING_PID = re.compile(
+    r"\b(?:pid|PID)[ =:#]{0,3}(\d{1,10})\b|^[\W_]{0,12}(\d{2,7})[ ,:(]{1,3}RANK[= ]"
+)
 _NOTE_RANK = re.compile(r"\brank[ =:]{0,2}(\d{1,7})\b", re.IGNORECASE)
 _LAST = ("<module>", "_bootstrap", "_shutdown", "_run_module_as_main", "_bootstrap_inner")
-# Stands for the outer frames, where a stack was cut.
-CUT = Frame("<cut>", "", 0)
-
-
-@dataclass(slots=True)
-class StackSeen:
-    """The threads of one process.
-
-    Attributes:
-        row: The line where they begin, from 1.
-        line: That line, for whose it is and when it was.
-        pid: The process, 0 when unknown.
-        rank: The rank that a heading names.
-        local: The local rank in its command, -1 when none is.
-        is_worker: Whether it is a process of a data loader.
-        node: The host or pod that a summary names.
-        alike: How many processes have these stacks.
-        threads: The threads, each innermost frame first.
-        source: What printed them.
-    """
-
-    row: int
-    line: LogLine
-    pid: int = 0
-    rank: int = UNKNOWN_RANK
-    local: int = -1
-    is_worker: bool = False
-    node: str = ""
-    alike: int = 1
-    threads: list[ThreadStack] = field(default_factory=list)
-    source: str = "py-spy"
 
 
 @dataclass(slots=True)
@@ -126,6 +95,13 @@ class _Heading:
     rank_pid: int = 0
     writer: int = UNKNOWN_RANK
     node: str = ""
+    local: int = -1
+    others: frozenset[int] = frozenset()
+
+    @property
+    def names_one(self) -> bool:
+        """Whether it tells whose the next stack is."""
+        return self.rank != UNKNOWN_RANK or self.local >= 0
 
 
 class StackReader:
@@ -136,6 +112,8 @@ class StackReader:
         self._heading = _Heading()
         self._last_owner = ""
         self._lines = 0
+        # The last line that was read while a stack was open.
+        self.last_row = 0
 
     @property
     def is_open(self) -> bool:
@@ -144,29 +122,57 @@ class StackReader:
 
     def begins(self, text: str) -> bool:
         """Tell whether a stack begins in a line; what stands before it is of use then."""
-        return not self._open and _find_head(_BEFORE.sub("", text)) is not None
+        text = BEFORE.sub("", text)
+        return not self._open and (find_head(text) is not None or bool(find_bare(text)))
 
     def read(self, line: LogLine, row: int, before: Iterable[LogLine] = ()) -> Iterator[StackSeen]:
         """Take the next line; yield the processes that it ends."""
         for earlier in before:
             self._lines += 1
-            self._note_heading(_BEFORE.sub("", earlier.text), earlier.rank)
+            text = BEFORE.sub("", earlier.text)
+            if not self._begin_bare(text, earlier, row):
+                yield from self._take(text, earlier)
         self._lines += 1
-        text = _BEFORE.sub("", line.text)
-        if summary := _SUMMARY.match(text):
-            yield _read_summary(summary, line, row)
-        elif (head := _find_head(text)) is not None and not self._is_first_frame(head, line.owner):
+        self.last_row = row if self._open else self.last_row
+        text = BEFORE.sub("", line.text)
+        if summaries := [*read_summary(text, line, row)]:
+            yield from summaries
+        elif (head := find_head(text)) is not None and not self._is_first_frame(head, line.owner):
             yield from self._begin(head, line, row)
-        elif (
-            self._open
-            and not self._take_frame(text, line.owner)
-            and self._note_heading(text, line.rank)
-        ):
-            yield from self._close(line.owner)
+        elif not self._begin_bare(text, line, row) and self._open:
+            yield from self._take(text, line)
+        self.last_row = row if self._open else self.last_row
         for owner in [
             owner for owner, one in self._open.items() if self._lines - one.seen > _MAX_STRANGERS
         ]:
             yield from self._close(owner)
+
+    def _take(self, text: str, line: LogLine) -> Iterator[StackSeen]:
+        """Take a line that may be a frame, or tell whose a stack is."""
+        if self._take_frame(text, line.owner) or self._note_same(text, line.owner):
+            return
+        if self._note_heading(text, line.rank):
+            yield from self._close(line.owner)
+
+    def _begin_bare(self, text: str, line: LogLine, row: int) -> bool:
+        """Begin a process by its first frame, where a heading stands above it and no thread."""
+        heading = self._heading
+        is_near = heading.names_one and self._lines - heading.seen <= _MAX_PREAMBLE
+        if not is_near or line.owner in self._open or not (source := find_bare(text)):
+            return False
+        known = self._open_process(StackSeen(row, line, source=source))
+        known.process.threads.append(ThreadStack(0, "MainThread", (), is_main=True))
+        self._last_owner = line.owner
+        return self._take_frame(text, line.owner)
+
+    def _note_same(self, text: str, owner: str) -> bool:
+        """Note the ranks of which a line behind a stack says that they have it, too."""
+        known = self._find_open(owner)
+        if known is None or self._lines - known.seen > _MAX_BEHIND or "rank" not in text.lower():
+            return False
+        same = find_same(text[:400])
+        known.process.others |= same - {known.process.rank}
+        return bool(same)
 
     def finish(self) -> Iterator[StackSeen]:
         """Yield the stacks that the log ends in."""
@@ -177,7 +183,7 @@ class StackReader:
         """Tell whether a frame that may begin the stack of a process is that of a known thread."""
         known = self._find_open(owner)
         return (
-            head.re is _GDB_BARE
+            head.re is GDB_BARE
             and known is not None
             and known.process.source == "gdb"
             and (bool(known.process.threads) and not known.frames)
@@ -195,25 +201,31 @@ class StackReader:
 
     def _note_heading(self, text: str, writer: int) -> bool:
         """Note a process or a rank that what follows is of."""
-        if match := _PROCESS.match(text):
+        if match := PROCESS.match(text):
             is_near = self._lines - self._heading.seen <= _MAX_PREAMBLE
             pid, named = int(match[1]), self._heading.rank_pid
             is_own = is_near and not self._heading.pid and named in (0, pid)
-            rank = self._heading.rank if is_own else UNKNOWN_RANK
-            rank = find_rank(match[2]) if rank == UNKNOWN_RANK else rank
+            told = self._heading if is_own else _Heading()
+            rank = find_rank(match[2]) if told.rank == UNKNOWN_RANK else told.rank
             node = self._heading.node if is_near else ""
-            self._heading = _Heading(rank, pid, match[2], self._lines, writer=writer, node=node)
+            self._heading = _Heading(
+                rank, pid, match[2], self._lines, 0, writer, node, told.local, told.others
+            )
+        elif (local := find_local_heading(text[:200])) >= 0:
+            self._heading = _Heading(seen=self._lines, writer=writer, local=local)
+            self._heading.rank_pid = _read_pid(text)
+            self._heading.others = find_same(text[:400])
         elif match := find_heading(text[:200], writer):
-            told = match.groupdict()
-            number = int(told.get("rank") or told.get("last") or match["said"])
+            groups = match.groupdict()
+            number = int(groups.get("rank") or groups.get("last") or match["said"])
             rank = number if number <= MAX_RANK else UNKNOWN_RANK
-            process = _HEADING_PID.search(text[:200])
-            own = int(process[1]) if process else 0
+            own = _read_pid(text)
             self._heading = _Heading(rank, seen=self._lines, rank_pid=own, writer=writer)
+            self._heading.others = find_same(text[:400]) - {rank}
         elif node := find_host(text):
             self._heading = _Heading(seen=self._lines, writer=writer, node=node)
         else:
-            if _GDB_NOISE.match(text):
+            if GDB_NOISE.match(text):
                 self._heading.seen += 1
             elif writer not in (UNKNOWN_RANK, self._heading.writer, self._heading.rank):
                 self._heading = _Heading()  # somebody else speaks: it was no heading
@@ -227,35 +239,38 @@ class StackReader:
             yield from self._close(line.owner)
             known = None
         if known is None:
-            known = self._open_process(head, line, row)
+            process = StackSeen(row, line, source=name_source(head))
+            known = self._open_process(process, find_pid(head))
+            if note := _NOTE_RANK.search(head.groupdict().get("note") or ""):
+                process.rank = int(note[1])
         self._end_thread(known)
         known.seen = self._lines
-        known.process.pid = known.process.pid or _find_pid(head)
+        known.process.pid = known.process.pid or find_pid(head)
         self._last_owner = line.owner
         if len(known.process.threads) < _MAX_THREADS:
-            known.process.threads.append(_make_thread(head, known.process.pid))
-        if head.re is _GDB_BARE:
+            known.process.threads.append(make_thread(head, known.process.pid))
+        if head.re is GDB_BARE:
             self._take_frame(head.string, line.owner)
 
-    def _open_process(self, head: re.Match[str], line: LogLine, row: int) -> _Open:
-        process = StackSeen(row, line, source=_name_source(head))
-        heading = self._heading
+    def _open_process(self, process: StackSeen, main_pid: int = 0) -> _Open:
+        line, heading = process.line, self._heading
         if self._lines - heading.seen <= _MAX_PREAMBLE + (2 if heading.pid else 0):
             is_own = line.rank in (UNKNOWN_RANK, heading.writer, heading.rank)
             process.pid, process.rank = heading.pid, heading.rank if is_own else UNKNOWN_RANK
-            process.node, process.local = heading.node, find_local_rank(heading.command)
-            own_pid = process.pid or _find_pid(head)
+            local = find_local_rank(heading.command)
+            process.node, process.local = heading.node, heading.local if local < 0 else local
+            process.others = heading.others
+            own_pid = process.pid or main_pid
             if heading.rank_pid and own_pid and own_pid != heading.rank_pid:
-                process.rank = UNKNOWN_RANK
+                process.rank, process.local, process.others = UNKNOWN_RANK, -1, frozenset()
+            process.pid = own_pid or heading.rank_pid
         self._heading = _Heading()
-        if note := _NOTE_RANK.search(head.groupdict().get("note") or ""):
-            process.rank = int(note[1])
         known = self._open[line.owner] = _Open(process, self._lines, command=heading.command)
         return known
 
     def _take_frame(self, text: str, owner: str) -> bool:
         known = self._find_open(owner)
-        if known is None or (frame := _read_frame(text, known.process.source)) is None:
+        if known is None or (frame := read_frame(text, known.process.source)) is None:
             return False
         if len(known.frames) < _MAX_FRAMES:
             known.frames.append(frame)
@@ -281,68 +296,19 @@ class StackReader:
             yield process
 
 
-def _find_head(text: str) -> re.Match[str] | None:
-    for pattern in (_SPY, _FAULT, _GDB, _GDB_BARE):
-        if match := pattern.match(text):
-            return match
-    return None
-
-
-def _name_source(head: re.Match[str]) -> str:
-    return {_SPY: "py-spy", _FAULT: "faulthandler"}.get(head.re, "gdb")
+def _read_pid(text: str) -> int:
+    process = _HEADING_PID.search(text[:200])
+    return int(process[1] or process[2]) if process else 0
 
 
 def _is_other(known: _Open, head: re.Match[str]) -> bool:
     """Tell whether a thread is of another process, or of a later look, than those before."""
-    if _name_source(head) != known.process.source or head.re is _GDB_BARE:
+    if name_source(head) != known.process.source or head.re is GDB_BARE:
         return True
     numbers = {one.thread_id for one in known.process.threads}
-    if head.re is _SPY and head["name"] == "MainThread":
+    if head.re is SPY and head["name"] == "MainThread":
         return any(one.name == "MainThread" for one in known.process.threads)
-    return _read_number(head) in numbers
-
-
-def _read_number(head: re.Match[str]) -> int:
-    number = head.groupdict().get("number") or "0"
-    return int(number, 16 if head.re is _FAULT or number.startswith("0x") else 10)
-
-
-def _find_pid(head: re.Match[str]) -> int:
-    """Return the process, where the main thread tells it: its number is that of the process."""
-    is_main = head.re is _SPY and head["name"] == "MainThread" and is_number(head["number"])
-    is_main = is_main or (head.re is _GDB and head["order"] == "1")
-    return _read_number(head) if is_main else 0
-
-
-def _make_thread(head: re.Match[str], pid: int) -> ThreadStack:
-    told = head.groupdict()
-    number, state = _read_number(head), told.get("state") or ""
-    is_main = told.get("name") == "MainThread" or told.get("order") == "1"
-    is_main = is_main or (head.re is _SPY and number == pid)
-    return ThreadStack(
-        number,
-        told.get("name") or "",
-        (),
-        is_main=is_main,
-        owns_gil="gil" in state if state else None,
-        active="active" in state if state else None,
-    )
-
-
-def _read_frame(text: str, source: str) -> Frame | None:
-    if source == "faulthandler":
-        if match := _FAULT_FRAME.match(text):
-            number = int(match[2]) if is_number(match[2]) else 0
-            return Frame(match[3].strip(), match[1], number)
-        return None
-    if source == "gdb":
-        if match := _GDB_FRAME.match(text):
-            file = match["file"] or match["library"] or "native"
-            return Frame(match["function"], file, int(match["line"] or 0))
-        return None
-    if match := _SPY_FRAME.match(text):
-        return Frame(match[1], match[2], int(match[3] or 0))
-    return None
+    return read_number(head) in numbers
 
 
 def _mark_main(threads: list[ThreadStack]) -> list[ThreadStack]:
@@ -367,28 +333,4 @@ def _is_worker(threads: Iterable[ThreadStack], command: str) -> bool:
     return main is not None and any(
         frame.function.endswith("_worker_loop") and frame.file.endswith("_utils/worker.py")
         for frame in main.frames
-    )
-
-
-def _read_summary(match: re.Match[str], line: LogLine, row: int) -> StackSeen:
-    """Read one line for many processes: ``29x  Thread (active) inner <- outer <- ...``."""
-    text, place = match[2], _PLACE.search(match[2])
-    if place is not None:
-        text = text[: place.start()]
-    frames = []
-    for part in text.split("<-")[:_MAX_FRAMES]:
-        found = re.match(r"^\s*(\S.{0,500}?)(?: \((.{1,1000}?)(?::(\d{1,9}))?\))?\s*$", part)
-        if found:
-            frames.append(Frame(found[1], found[2] or "native", int(found[3] or 0)))
-    thread = ThreadStack(0, "MainThread", (*frames, CUT), is_main=True)
-    rank = _NOTE_RANK.search(match[2])
-    alike = min(int(match[1]), _MAX_ALIKE)
-    return StackSeen(
-        row,
-        line,
-        rank=int(rank[1]) if rank and alike == 1 else UNKNOWN_RANK,
-        node=place[1] if place else "",
-        alike=alike,
-        threads=[thread],
-        source="summary",
     )

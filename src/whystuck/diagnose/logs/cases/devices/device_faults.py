@@ -16,6 +16,7 @@ from whystuck.diagnose.logs.cases.parts import (
     list_ranks,
     place_exceptions,
 )
+from whystuck.diagnose.logs.cases.spared import find_faulted, find_spared
 from whystuck.diagnose.logs.story import OWN, Case
 from whystuck.diagnose.logs.view import LogView
 from whystuck.evidence.finding import Confidence
@@ -52,6 +53,7 @@ def make_device_fault(view: LogView) -> Iterator[Case]:
     ranks = {*list_ranks(own), *(item.rank for item in exceptions)} - {-1}
     if not ranks:
         ranks = {rank for event in kernel if (rank := _find_rank(view, event)) is not None}
+    ranks = ranks or _find_unsigned(view)
     if not own and not exceptions and not ranks:
         return  # a program that is no rank
     ended = find_sole_abort(view, own) if not ranks else None
@@ -78,6 +80,16 @@ def make_device_fault(view: LogView) -> Iterator[Case]:
         confidence=Confidence.LIKELY,
         details=details,
     )
+
+
+def _find_unsigned(view: LogView) -> set[int]:
+    """Find whose a fault is that no rank signed: by the kernel, or as its launcher spares it."""
+    spared, pid = find_spared(view), find_faulted(view)
+    rank = view.find_rank_of_pid(pid) if pid else None
+    if rank is not None:
+        return {rank}
+    is_told = spared is not None and spared.rank >= 0 and pid in (0, spared.pid)
+    return {spared.rank} if spared is not None and is_told else set()
 
 
 def _find_rank(view: LogView, event: LogEvent) -> int | None:

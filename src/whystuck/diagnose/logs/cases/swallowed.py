@@ -1,0 +1,47 @@
+"""H108 by what a rank prints that goes on past exceptions: it skips what the others wait in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from whystuck.diagnose import codes
+from whystuck.diagnose.logs.cases.parts import WAITS, find_time, is_said, list_ranks
+from whystuck.diagnose.logs.story import PARTED, Case
+from whystuck.diagnose.logs.view import LogView
+from whystuck.evidence.ranks import name_ranks
+
+_MAX_LINES = 6
+# Once may be what a rank got over; ranks that skip a step are out of step with the others for good.
+_LEAST = 2
+
+
+def make_swallowed(view: LogView) -> Iterator[Case]:
+    """Make the case of the one rank that caught exceptions and went on, while others waited."""
+    waits = [event for event in view.list_signatures(*WAITS) if is_said(event)]
+    waiting = frozenset(list_ranks(waits))
+    caught = [event for event in view.list_signatures("py.swallowed") if event.rank >= 0]
+    ranks = list_ranks(caught)
+    # Where several do so, or who does waits as well, it is nobody's alone.
+    if len(ranks) != 1 or not waiting or waiting & set(ranks):
+        return
+    count = sum(event.count for event in caught)
+    if count < _LEAST:
+        return
+    first = caught[0]
+    stem = first.groups.get("exc") or first.groups.get("exc2") or ""
+    kind = f"{stem}{'Error' if f'{stem}Error' in first.text else 'Exception'}"
+    yield Case(
+        code=codes.SKIPPED_COLLECTIVE,
+        summary=f"{name_ranks(ranks)} caught {kind} and went on with its next batch, again and "
+        f"again: it skipped the collectives in which {name_ranks(sorted(waiting))} waited",
+        tier=PARTED - 1,
+        ranks=ranks,
+        victims=tuple(sorted(waiting)),
+        lines=(*caught[:2], *waits[: _MAX_LINES - 2]),
+        time=find_time(waits),
+        details={"exception": kind, "count": count},
+        remedies=(
+            "let the exception end the rank",
+            "or have all ranks skip the batch: reduce a flag before the step that tells of it",
+        ),
+    )

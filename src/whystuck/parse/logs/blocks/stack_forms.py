@@ -1,0 +1,111 @@
+"""Forms of lines of stacks: heads of threads and processes, frames, and what stands between."""
+
+from __future__ import annotations
+
+import re
+
+from whystuck.evidence.live import ThreadStack
+from whystuck.evidence.numbers import is_number
+from whystuck.evidence.ops.collectives import Frame
+
+# What people and loggers leave before a line of a stack.
+BEFORE = re.compile(r"^(?:>\s?|(?:DEBUG|INFO|WARN|WARNING|ERROR):? (?=\s|Thread|Process|File|#))+")
+SPY = re.compile(
+    r"^\s*Thread (?P<number>0x[0-9A-Fa-f]{1,16}|\d{1,20}) ?"
+    r"\((?P<state>(?:active|idle)[a-z+ ]{0,20})\)(?:: \"(?P<name>[^\"]{0,200})\")?"
+    r"\s*(?P<note>#.{0,200})?$"
+)
+_FAULT = re.compile(
+    r"^\s*(?:(?P<current>Current thread|Thread) 0x(?P<number>[0-9A-Fa-f]{1,16})"
+    r"(?: \[(?P<name>.{0,200})\])?|Stack) \(most recent call first\):"
+)
+_GDB = re.compile(
+    r"^\s*Thread (?P<order>\d{1,6}) \(Thread 0x[0-9a-f]{1,16} \(LWP (?P<number>\d{1,10})\)"
+    r"(?: \"(?P<name>[^\"]{0,200})\")?"
+)
+GDB_BARE = re.compile(r"^\s*(?:\(gdb\) )?#0\s+0x[0-9a-f]{6,16} in ")
+PROCESS = re.compile(r"^\s*Process (\d{1,10}): ?(.{0,2000})$")
+_SPY_FRAME = re.compile(r"^\s{2,}(\S.{0,500}?) \((.{1,1000}?)(?::(\d{1,9}))?\)\s*$")
+# People say behind a frame what it does.
+_FAULT_FRAME = re.compile(
+    r'^\s*File "(.{1,1000})", line (\d{1,9}|\?\?\?) in (.{1,500}?)(?:\s{1,40}#.{0,200})?$'
+)
+_GDB_FRAME = re.compile(
+    r"^\s*#\d{1,3}\s+(?:0x[0-9a-f]{1,16} in )?(?P<function>[^\s(].{0,500}?) ?\("
+    r"(?:.{0,2000}?\) (?:at (?P<file>\S{1,1000}?):(?P<line>\d{1,9})|from (?P<library>\S{1,1000})))?"
+)
+# What gdb prints before the first frame, a line for each thread among it.
+GDB_NOISE = re.compile(
+    r"^\s*(?:\[New (?:LWP|Thread)\b|\[Thread debugging|Using host libthread_db|0x[0-9a-f]{6,16} in "
+    r"|warning: |Reading symbols|Attaching to |\[Inferior \d)"
+)
+# A frame that is one without anything above it.
+_BARE_SPY = re.compile(
+    r"^\s{1,12}[\w.<>]{1,120} \((?:[\w./@+-]{1,400}|<[\w ]{1,40}>):\d{1,9}\)\s*$"
+)
+
+
+def find_head(text: str) -> re.Match[str] | None:
+    """Find the head of a thread."""
+    for pattern in (SPY, _FAULT, _GDB, GDB_BARE):
+        if match := pattern.match(text):
+            return match
+    return None
+
+
+def find_bare(text: str) -> str:
+    """Tell what printed a frame that people paste without the head of its thread."""
+    if _BARE_SPY.match(text):
+        return "py-spy"
+    return "faulthandler" if _FAULT_FRAME.match(text) else ""
+
+
+def name_source(head: re.Match[str]) -> str:
+    """Tell what printed the head of a thread."""
+    return {SPY: "py-spy", _FAULT: "faulthandler"}.get(head.re, "gdb")
+
+
+def read_number(head: re.Match[str]) -> int:
+    """Return the number of a thread."""
+    number = head.groupdict().get("number") or "0"
+    return int(number, 16 if head.re is _FAULT or number.startswith("0x") else 10)
+
+
+def find_pid(head: re.Match[str]) -> int:
+    """Return the process, where the main thread tells it: its number is that of the process."""
+    is_main = head.re is SPY and head["name"] == "MainThread" and is_number(head["number"])
+    is_main = is_main or (head.re is _GDB and head["order"] == "1")
+    return read_number(head) if is_main else 0
+
+
+def make_thread(head: re.Match[str], pid: int) -> ThreadStack:
+    """Make a thread that has no frames yet."""
+    told = head.groupdict()
+    number, state = read_number(head), told.get("state") or ""
+    is_main = told.get("name") == "MainThread" or told.get("order") == "1"
+    is_main = is_main or (head.re is SPY and number == pid)
+    return ThreadStack(
+        number,
+        told.get("name") or "",
+        (),
+        is_main=is_main,
+        owns_gil="gil" in state if state else None,
+        active="active" in state if state else None,
+    )
+
+
+def read_frame(text: str, source: str) -> Frame | None:
+    """Read a frame as one tool prints it."""
+    if source == "faulthandler":
+        if match := _FAULT_FRAME.match(text):
+            number = int(match[2]) if is_number(match[2]) else 0
+            return Frame(match[3].strip(), match[1], number)
+        return None
+    if source == "gdb":
+        if match := _GDB_FRAME.match(text):
+            file = match["file"] or match["library"] or "native"
+            return Frame(match["function"], file, int(match["line"] or 0))
+        return None
+    if match := _SPY_FRAME.match(text):
+        return Frame(match[1], match[2], int(match[3] or 0))
+    return None

@@ -1,0 +1,77 @@
+"""Lines that a terminal cut at its width, put together again."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from itertools import pairwise
+
+from whystuck.parse.logs.line_forms import match_prefix
+
+# Terminals are no narrower, and nobody has one that is wider.
+_LEAST, _MOST = 60, 400
+# So many lines of programs must have been cut.
+_FEWEST = 2
+# What people write themselves may be longer.
+_MOST_LONGER = 8
+_DIGITS = re.compile(r"\d+")
+_BEGIN = 5
+# A terminal cuts words; what a program ends a line with is the end of one.
+_INSIDE = re.compile(r"[a-z][a-z]|[A-Z]\w|\d\d")
+# What tables and rules are drawn with.
+_DRAWN = "|+-=*#_~ \u2500\u2502"
+
+
+def find_width(head: bytes) -> int:
+    """Return the width at which the lines of a text were cut, 0 where they were not.
+
+    Args:
+        head: The text, or its beginning.
+    """
+    lines = head.decode("utf-8", errors="replace").replace("\r\n", "\n").split("\n")
+    sizes = Counter(map(len, lines))
+    width = max((size for size in sizes if sizes[size] >= _FEWEST and size <= _MOST), default=0)
+    if width < _LEAST:
+        return 0
+    # To take a prefix off takes a while: most logs are done with by the lengths of their lines.
+    longer = [line for line in lines if len(line) > width]
+    if len(longer) > _MOST_LONGER or any(map(match_prefix, longer)):
+        return 0
+    pairs = [(line, below) for line, below in pairwise(lines) if below.strip()]
+    ends = [pair for pair in pairs if len(pair[0]) == width and pair[0][-1] not in _DRAWN]
+    cut = [below for _, below in ends]
+    if (
+        not any(_INSIDE.fullmatch(line[-1] + below[0]) for line, below in ends)
+        or len(cut) < _FEWEST
+        or any(map(match_prefix, cut))
+    ):
+        return 0
+    # The rest of a line begins with any part of it, and lines that are whole do so alike.
+    whole = {_mask(below) for line, below in pairs if len(line) != width}
+    is_known = any(_mask(below) in whole for below in cut)
+    begun = sum(len(line) == width and match_prefix(line) is not None for line, _ in pairs)
+    return width if begun >= _FEWEST and not is_known else 0
+
+
+def _mask(line: str) -> str:
+    return _DIGITS.sub("0", line.lstrip()[:_BEGIN])
+
+
+def join_wrapped(data: bytes, width: int) -> bytes:
+    """Join the lines that were cut at a width; blank lines below keep the numbers of the others."""
+    joined: list[str] = []
+    held: list[str] = []
+    for line in data.decode("utf-8", errors="surrogateescape").split("\n"):
+        if held and (not line.strip() or match_prefix(line) is not None):
+            _release(held, joined)
+        held.append(line)
+        if len(line.rstrip("\r")) != width or line[-1] in _DRAWN.replace(" ", ""):
+            _release(held, joined)
+    _release(held, joined)
+    return "\n".join(joined).encode("utf-8", errors="surrogateescape")
+
+
+def _release(held: list[str], joined: list[str]) -> None:
+    if held:
+        joined += ["".join(held), *[""] * (len(held) - 1)]
+        held.clear()
