@@ -70,7 +70,7 @@ class LogIndex:
         """
         node = line.node
         rank = self.find_rank(log, line)
-        if not node:
+        if not node and (not line.is_described or log.kind in MACHINES):
             node = log.node or self.node_by_rank.get(rank, "")
         clock = node or log.source.artifact
         return Owner(

@@ -56,6 +56,7 @@ class LogLine:
         is_glog: Whether C++ of torch wrote it.
         is_error: Whether a logger says that it is an error.
         is_hooked: Whether it has the prefix that torch's hook gives to uncaught exceptions.
+        is_described: Whether it is a row of the description of a pod, and so of no other writer.
     """
 
     text: str
@@ -73,6 +74,7 @@ class LogLine:
     is_glog: bool = False
     is_hooked: bool = False
     is_error: bool = False
+    is_described: bool = False
 
 
 def parse_line(data: bytes, labels: frozenset[str] = frozenset()) -> LogLine:

@@ -10,6 +10,7 @@ from collections import deque
 
 from whystuck.parse.logs.blocks.boot_lines import BOOT_MARKS, BootReader
 from whystuck.parse.logs.blocks.fatals import FATAL_MARKS, FatalReader
+from whystuck.parse.logs.blocks.file_sections import FileSections
 from whystuck.parse.logs.blocks.ras import RAS_MARKS, RasReader
 from whystuck.parse.logs.blocks.sections import SectionFinder
 from whystuck.parse.logs.blocks.stacks import STACK_MARKS, StackReader
@@ -107,6 +108,7 @@ class LogReader:
         self._fatals, self._ras, self._boot = FatalReader(), RasReader(), BootReader()
         self._stacks, self._tables = StackReader(), TableReader()
         self._clusters, self._sections = ClusterReader(), SectionFinder()
+        self._file_sections = FileSections()
         self._events = EventKeeper()
         self._part = LogPart()
         self._sampler = LogSampler(self._part.facts, self._parse, sampled)
@@ -194,6 +196,7 @@ class LogReader:
         table = LineTable(data)
         lines = table.lines
         self._sections.begin()
+        self._file_sections.begin(data)
         self._sampler.take(data, lines, self._row)
         place, row, last = 0, self._row, len(data) - _LAST_BYTES
         if self._looks <= 0 < last:
@@ -318,6 +321,7 @@ class LogReader:
             self._part.facts.note(line, row)
         if not is_held:
             self._sections.name(line, data, place.start)
+            self._file_sections.name(line, place.start)
         is_known = bool(owners) and self._find_event(line, raw, row, owners)
         above = [*reversed(before)]
         for trace in self._traces.read(line, row, map(self._parse, above)):

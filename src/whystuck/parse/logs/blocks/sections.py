@@ -18,10 +18,17 @@ _MOST_IN_ALL = 1 << 20
 # A row of what `kubectl describe` tells of a pod; rows of all events name their pod.
 _EVENT = re.compile(r"^\s{0,4}(?:Warning|Normal)\s{1,20}\w{1,40}\s{1,40}(?!pods?/)\S")
 
+# A row of the description of one pod.
+_POD_ROW = re.compile(
+    r"^\s{0,12}(?:Reason|Message|Exit Code):\s{1,24}\S|^\s{2,12}\S{1,60}  .{0,40}\bOOMKilled\b"
+)
+
 # What tools print of the cards, ports and slots of the host that they run on.
 _STATE = re.compile(
     r"^\s{0,24}(?:[Ss]tate:\s{1,8}(?:\d{1,2}: )?[A-Z]|LnkSta:|link [a-z]\w{1,30}/\d"
     r"|(?:Max|Current)\s{2,40}: |[a-z]\w{1,30} port \d{1,2} ==> |\d{1,3}, |State:\t[A-Z] \()"
+    # a row of the log that the controller of a host keeps
+    r"|^\s{0,6}[0-9a-f]{1,6} \| +\d\d/\d\d/\d{2,4} \| "
 )
 
 _HOST = rf"{NO_COUNT}(?=[\w.]*[\d-])[A-Za-z][\w.-]{{1,62}}|(?:\d{{1,3}}\.){{3}}\d{{1,3}}"
@@ -70,6 +77,8 @@ class SectionFinder:
         """Give a line that names no host, at a place of a block, that of the heading above it."""
         is_event = _EVENT.match(line.text) is not None
         is_state = not line.is_kernel and _STATE.match(line.text) is not None
+        line.is_described = not line.is_kernel and _POD_ROW.match(line.text) is not None
+        is_event |= line.is_described
         if line.node or not (line.is_kernel or is_state or is_event):
             return
         if self._left <= 0:
@@ -82,7 +91,7 @@ class SectionFinder:
         self._host = _find_host(above, self._host)
         self._pod = _find_pod(above, self._pod)
         self._place = start
-        line.node = self._host if line.is_kernel or is_state else self._pod
+        line.node = self._pod if is_event else self._host
 
 
 def _find_host(above: str, host: str) -> str:
