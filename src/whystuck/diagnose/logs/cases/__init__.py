@@ -8,9 +8,11 @@ from whystuck.diagnose.logs.cases.busy import make_busy
 from whystuck.diagnose.logs.cases.checksums import make_checksums
 from whystuck.diagnose.logs.cases.clocks_off import make_clocks_off
 from whystuck.diagnose.logs.cases.config import make_config_errors
+from whystuck.diagnose.logs.cases.debuggers import make_debuggers
 from whystuck.diagnose.logs.cases.devices.device_faults import make_device_fault
 from whystuck.diagnose.logs.cases.devices.device_memory import make_device_memory
 from whystuck.diagnose.logs.cases.devices.hardware import make_hardware
+from whystuck.diagnose.logs.cases.devices.miscomputing import make_miscomputing
 from whystuck.diagnose.logs.cases.devices.pcie import make_pcie
 from whystuck.diagnose.logs.cases.devices.ports import make_ports
 from whystuck.diagnose.logs.cases.devices.shared_devices import make_unbound
@@ -53,6 +55,7 @@ MAKERS: tuple[Maker, ...] = (
     make_device_memory,
     make_hardware,
     make_device_fault,
+    make_miscomputing,
     make_config_errors,
     make_unstarted,
     make_transports,
@@ -62,6 +65,7 @@ MAKERS: tuple[Maker, ...] = (
     make_uneven,
     make_crossed,
     make_missing,
+    make_debuggers,
     make_recorder_told,
     make_checksums,
     make_not_finite,

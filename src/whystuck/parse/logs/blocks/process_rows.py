@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from whystuck.evidence.logs.lines import UNKNOWN_RANK
-from whystuck.parse.logs.blocks.stack_commands import find_rank
+from whystuck.parse.logs.blocks.stack_commands import find_local_rank, find_rank
 from whystuck.parse.logs.blocks.tabled import MAX_STRANGERS, TabledSeen
 from whystuck.parse.logs.lines import LogLine
 
@@ -36,7 +36,7 @@ _BARE = re.compile(
     rf"\d+\s+\S{{1,8}}\s+(?P<state>[RSDTt][<NLsl+]{{0,6}})\s+\S+\s+\S+\s+{_PROGRAM}$"
     # `ps -o pid,stat,wchan,cmd`, and without the number
     r"|^\s{0,8}(?:[a-z_][\w.+-]{0,31}\s+)?(?:(?P<pid2>\d{2,7})\s+)?(?:\d{1,7}\s+)?"
-    r"(?P<state2>[RSDTt][<NLsl+]{1,6})\s+(?:(?P<wait2>-|[a-z_]\w{2,60})\s+)?"
+    r"(?P<state2>[RSDTt][<NLsl+]{0,6})\s+(?:(?P<wait2>-|[a-z_]\w{2,60})\s+)?"
     rf"(?:[\d:.-]{{1,20}}\s+){{0,3}}{_PROGRAM.replace('command', 'command2')}$"
 )
 
@@ -106,4 +106,6 @@ def _make(line: LogLine, row: int, pid: str, state: str, wait: str, command: str
     rank = find_rank(" " + command)
     if rank != UNKNOWN_RANK:
         groups["own"] = str(rank)
+    elif (local := find_local_rank(" " + command)) >= 0:
+        groups["local"] = str(local)
     return TabledSeen("table.process", row, line, groups)

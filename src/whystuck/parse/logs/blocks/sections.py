@@ -10,6 +10,7 @@ import re
 
 from whystuck.parse.logs.label_forms import NO_COUNT
 from whystuck.parse.logs.lines import LogLine
+from whystuck.parse.logs.names import is_file
 
 # So far above a line its heading is looked for.
 _MOST_BYTES = 1 << 14
@@ -107,6 +108,7 @@ def _find_host(above: str, host: str) -> str:
             host = told["dsh"] if re.fullmatch(_HOST, told["dsh"]) else ""
         else:
             host = next(told[name] for name in ("ssh", "fence", "said", "told") if told[name])
+            host = "" if is_file(host) else host
     return host
 
 
