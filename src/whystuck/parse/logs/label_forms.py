@@ -27,7 +27,9 @@ LABEL = re.compile(
 _NAMES = ("host", "container", "pod", "replica", "round", "boxed", "bare")
 # `[3] text`, as the launchers of MPICH and Intel put it; `[3]: text`, as people tell torchrun to;
 # and `w03 text`, as programs name their workers.
-NUMBERED = re.compile(r"\[(?P<number>\d{1,6})\]:? |(?:w|wk|wkr|worker|proc|rk)(?P<worker>\d{1,5}):? ")
+NUMBERED = re.compile(
+    r"\[(?P<number>\d{1,6})\]:? |(?:w|wk|wkr|worker|proc|rk)(?P<worker>\d{1,5}):? "
+)
 
 
 def read_number(match: re.Match[str]) -> int:

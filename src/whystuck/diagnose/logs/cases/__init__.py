@@ -24,6 +24,7 @@ from whystuck.diagnose.logs.cases.extremes import make_extremes
 from whystuck.diagnose.logs.cases.launchers import make_unstarted
 from whystuck.diagnose.logs.cases.memory import make_host_memory
 from whystuck.diagnose.logs.cases.memory_daemons import make_daemons
+from whystuck.diagnose.logs.cases.memory_pressure import make_memory_pressure
 from whystuck.diagnose.logs.cases.ops.calls import make_calls
 from whystuck.diagnose.logs.cases.ops.crossed import make_crossed
 from whystuck.diagnose.logs.cases.ops.mismatch import make_mismatches
@@ -95,6 +96,7 @@ MAKERS: tuple[Maker, ...] = (
     make_stragglers,
     make_extremes,
     make_starved,
+    make_memory_pressure,
     make_throttled,
     make_pcie,
     make_told_errors,

@@ -56,6 +56,8 @@ def make_timeouts(view: LogView) -> Iterator[Case]:
     who = name_ranks(waiting) if waiting else "ranks"
     what = f"{op['op']} {op['sequence']}" if "op" in op else "a collective"
     tail = f"; they name {name_ranks(named)}" if named else "; who was missing is not known"
+    if not named and len(waiting) > 1 and set(waiting) == view.ranks == set(range(len(waiting))):
+        tail = ": none of them is missing, and why it did not end is not in the logs"
     if not waiting and stuck:
         summary = f"the watchdog of {name_ranks(list_ranks(stuck))} did not move"
     else:
