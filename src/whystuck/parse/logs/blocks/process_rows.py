@@ -38,7 +38,8 @@ _BARE = re.compile(
     r"^\s{0,8}[a-z_][\w.+-]{0,31}\s+(?P<pid>\d{2,7})\s+\d{1,4}(?:\.\d)?\s+\d{1,3}\.\d\s+\d{2,}\s+"
     rf"\d+\s+\S{{1,8}}\s+(?P<state>[RSDTt][<NLsl+]{{0,6}})\s+\S+\s+\S+\s+{_PROGRAM}$"
     # `ps -o pid,stat,wchan,cmd`, and without the number
-    r"|^(?:(?P<host>[a-z][\w.-]{0,62}): )?\s{0,8}(?:[a-z_][\w.+-]{0,31}\s+)?(?:(?P<pid2>\d{2,7})\s+)?(?:\d{1,7}\s+)?"
+    r"|^(?:(?P<host>[a-z][\w.-]{0,62}): )?\s{0,8}(?:[a-z_][\w.+-]{0,31}\s+)?"
+    r"(?:(?P<pid2>\d{2,7})\s+)?(?:\d{1,7}\s+)?"
     r"(?P<state2>[RSDTt][<NLsl+]{0,6})\s+(?:(?P<wait2>-|[a-z_]\w{2,60})\s+)?"
     rf"(?:[\d:.-]{{1,20}}\s+){{0,3}}{_PROGRAM.replace('command', 'command2')}$"
 )

@@ -8,7 +8,8 @@ from whystuck.parse.logs.names import is_file
 
 # A host or a pod in a line of its own: `=== gpu-node-3 ===`.
 _HOST_HEADING = re.compile(
-    r"^(?:[#=*<>-]{2,12} ?|[#\[(] ?)(?:(?:pod|host|node|container)[:/ ] ?)?([a-z][a-z0-9.-]{0,62}\d[a-z0-9.-]{0,62}) ?[#=*<>\])-]{0,12}$"
+    r"^(?:[#=*<>-]{2,12} ?|[#\[(] ?)(?:(?:pod|host|node|container)[:/ ] ?)?"
+    r"([a-z][a-z0-9.-]{0,62}\d[a-z0-9.-]{0,62}) ?[#=*<>\])-]{0,12}$"
 )
 # A command that runs another one elsewhere, which prints stacks; what its options take.
 _ELSEWHERE = re.compile(r"(?<!\S)(?:exec|ssh|-w) .{1,400}\b(?:py-spy|gdb|pstack)\b")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from whystuck.diagnose import codes
@@ -12,10 +13,13 @@ from whystuck.evidence.finding import Confidence
 from whystuck.evidence.logs.lines import LogEvent
 from whystuck.evidence.ranks import MAX_RANK, name_ranks
 
+_DENIED = re.compile(r"\b(?:no|not|never|without|any|if|whether|for) silent", re.IGNORECASE)
+
 
 def make_miscomputing(view: LogView) -> Iterator[Case]:
     """Make the case of devices that a program or a test found to compute wrong."""
-    events = [event for event in view.list_signatures("device.miscomputes") if is_said(event)]
+    told = view.list_signatures("device.miscomputes")
+    events = [event for event in told if is_said(event) and not _DENIED.search(event.text)]
     if not events:
         return
     named = {_read(event, "own", "own2") for event in events} - {-1}
@@ -28,7 +32,8 @@ def make_miscomputing(view: LogView) -> Iterator[Case]:
     whose = f" ({name_ranks(ranks)})" if ranks else ""
     yield Case(
         code=codes.HARDWARE_ERROR,
-        summary=f"{which}{where}{whose} computes wrong: the same work gave another result elsewhere",
+        summary=f"{which}{where}{whose} computes wrong: the same work gave another result "
+        "elsewhere",
         tier=OUTSIDE,
         ranks=ranks,
         nodes=nodes,
