@@ -30,7 +30,8 @@ def _wait(rank: int, op: str = "ALLREDUCE", seq: int = 900) -> str:
     )
 
 
-def _lack(rank: int, *ops: str) -> str:
+def lack(rank: int, *ops: str) -> str:
+    """Write what Horovod prints of the ops that a rank lacks."""
     return f"[1,0]<stderr>:{rank}: [{', '.join(f'allreduce.{op}' for op in ops)}]"
 
 
@@ -40,7 +41,8 @@ def _section(
     return [f"==> {path.format(rank)} <==", *lines, ""]
 
 
-def _bar(name: str, share: int) -> str:
+def show_bar(name: str, share: int) -> str:
+    """Write a bar of a download."""
     return f"{name}: {share:3}%|##    | 545M/4.92G [04:11<33:02, 2.21MB/s]"
 
 
@@ -61,7 +63,7 @@ _OOM = (
     "      Reason:       OOMKilled",
     "      Exit Code:    137",
 )
-_SEL = " 3a3 | 02/27/2025 | 03:24:59 | {} | {} | Asserted"
+SEL = " 3a3 | 02/27/2025 | 03:24:59 | {} | {} | Asserted"
 _ORTE = (
     "ORTE has lost communication with a remote daemon.",
     "  HNP daemon   : [[40118,0],0] on node n1",
@@ -73,7 +75,7 @@ _SEGV = (
     "[n3:11870] Signal: Segmentation fault (11)",
     "[n3:11870] Failing at address: 0x8",
 )
-_TRACE = (
+TRACE = (
     "Traceback (most recent call last):",
     '  File "/srv/reader.py", line 120, in __next__',
     "    sparse = self.vocab[col]",
@@ -84,7 +86,7 @@ _XID = (
     "[Wed Sep 10 02:07:11 2025] NVRM: Xid (PCI:0000:bd:00): 119, pid=51106, name=python, Timeout "
     "after 6s of waiting for RPC response from GPU6 GSP!"
 )
-_NPU = (
+NPU = (
     "RuntimeError: NPU out of memory. Tried to allocate 7.50 GiB (NPU 6; 60.97 GiB total capacity; "
     "55.12 GiB already allocated)"
 )
@@ -92,17 +94,25 @@ _STORE = (
     "[rank{0}]:[W610 22:05:33.833607237 TCPStore.cpp:106] [c10d] sendBytes failed on SocketImpl("
     "fd=4, addr=[h2]:5586{0}, remote=[h1]:29400): Broken pipe"
 )
-_MESH = (
+MESH = (
     "[rank{}]: RuntimeError: Gloo connectFullMesh failed with [/gloo/transport/tcp/pair.cc:144] "
     "timed out connecting: SO_ERROR: Connection refused, remote=[{}]:39190, local=[{}]:48822, rank="
 )
-_FLUSH = (
-    "[2025-05-19 04:03:1{0},223] [WARNING] [stage3.py:2139:step] {0} pytorch allocator cache flushes "
-    "since last step. this happens when there is high memory pressure"
+FLUSH = (
+    "[2025-05-19 04:03:1{0},223] [WARNING] [stage3.py:2139:step] {0} pytorch allocator cache "
+    "flushes since last step. this happens when there is high memory pressure"
 )
 
 
-def _label(label: str, *lines: str) -> tuple[str, ...]:
+_STATUS = (
+    "[rank3]:[E1011 02:11:41.003117820 ProcessGroupNCCL.cpp:1785] [PG ID 1 PG GUID 1(metrics) "
+    "Rank 3] Exception (either an error or timeout) detected by watchdog at work: 12, last "
+    "enqueued NCCL work: 12, last completed NCCL work: 11."
+)
+
+
+def label(label: str, *lines: str) -> tuple[str, ...]:
+    """Put a label before lines."""
     return tuple(label + line for line in lines)
 
 
@@ -111,7 +121,7 @@ def _workers(head: str) -> tuple[str, ...]:
     steps = [f"{name}it {step} qps 8{step}1" for step, name in enumerate(names)]
     return (
         *steps,
-        *_label(head.format(2), *_TRACE),
+        *label(head.format(2), *TRACE),
         *(head.format(n) + _GLOO for n in (0, 1, 3)),
     )
 
@@ -138,8 +148,7 @@ _CASES = (
     Told(
         "spot-drain",
         (
-            "2025/08/14 00:58:42 INF Requesting instance drain event-id=spot-itn-5 instance-id=i-07 "
-            "kind=SPOT_ITN node-name=ip-10-2-9-12.ec2.internal",
+            "INF Requesting instance drain kind=SPOT_ITN node-name=ip-10-2-9-12.ec2.internal",
             "[rank2]: " + _GLOO,
         ),
         "C207",
@@ -156,14 +165,14 @@ _CASES = (
     # A controller's log, beside what the launcher and others there say.
     Told(
         "sel",
-        (*_ORTE, *_SEGV, "$ ssh n7 ipmitool sel elist", _SEL.format("DIMM", "Uncorrectable ECC")),
+        (*_ORTE, *_SEGV, "$ ssh n7 ipmitool sel elist", SEL.format("DIMM", "Uncorrectable ECC")),
         "C208",
         (),
         ("n7",),
     ),
     Told(
         "sel-cpu",
-        ("$ ssh n7 ipmitool sel list", _SEL.format("Processor #0xeb", "IERR")),
+        ("$ ssh n7 ipmitool sel list", SEL.format("Processor #0xeb", "IERR")),
         "C208",
         (),
         ("n7",),
@@ -172,7 +181,7 @@ _CASES = (
     # Files that tail prints, with the ranks of their names.
     Told(
         "files-folders",
-        (*_section(1, "[rank1]: " + _GLOO), *_section(3, *_TRACE)),
+        (*_section(1, "[rank1]: " + _GLOO), *_section(3, *TRACE)),
         "C204",
         (3,),
     ),
@@ -180,7 +189,7 @@ _CASES = (
         "files-names",
         (
             *_section(0, _GLOO, path="out.rank{}.log"),
-            *_section(2, *_TRACE, path="out.rank{}.log"),
+            *_section(2, *TRACE, path="out.rank{}.log"),
         ),
         "C204",
         (2,),
@@ -207,8 +216,8 @@ _CASES = (
         "horovod",
         (
             "[1,0]<stderr>:Missing ranks:",
-            *(_lack(rank, "metrics") for rank in (0, 1, 2)),
-            _lack(3, "fc.bias", "fc.weight"),
+            *(lack(rank, "metrics") for rank in (0, 1, 2)),
+            lack(3, "fc.bias", "fc.weight"),
         ),
         "H101",
         (3,),
@@ -221,10 +230,8 @@ _CASES = (
             "missing ranks: {3}",
             "expected ranks: {0, 1, 2, 3}",
             _wait(0),
-            _wait(3, seq=12).replace("WorkNCCL(", "WorkNCCL("),
-            "[rank3]:[E1011 02:11:41.003117820 ProcessGroupNCCL.cpp:1785] [PG ID 1 PG GUID "
-            "1(metrics) Rank 3] Exception (either an error or timeout) detected by watchdog at "
-            "work: 12, last enqueued NCCL work: 12, last completed NCCL work: 11.",
+            _wait(3, seq=12),
+            _STATUS,
         ),
         "H101",
         (3,),
@@ -232,15 +239,15 @@ _CASES = (
     # Downloads beside a first collective.
     Told(
         "download-bar",
-        (_label("1: ", _bar("model-00003-of-00004.safetensors", 13))[0], *map(_wait, (0, 2, 3))),
+        (label("1: ", show_bar("model-00003-of-00004.safetensors", 13))[0], *map(_wait, (0, 2, 3))),
         "H117",
         (1,),
     ),
     Told(
         "download-other-done",
         (
-            "[rank1]: " + _bar("weights.bin", 12),
-            "[rank0]: " + _bar("weights.bin", 100),
+            "[rank1]: " + show_bar("weights.bin", 12),
+            "[rank0]: " + show_bar("weights.bin", 100),
             *map(_wait, (0, 2, 3)),
         ),
         "H117",
@@ -275,11 +282,10 @@ _CASES = (
     Told(
         "npu",
         (
-            *_TRACE[:3],
-            _NPU,
+            *TRACE[:3],
+            NPU,
             "[ERROR] 2025-04-10-02:58:16 (PID:21406, Device:6, RankID:14) ERR99999 UNKNOWN",
-            "[ERROR] 2025-04-10-03:28:17 (PID:21400, Device:0, RankID:8) ERR02200 DIST call hccl "
-            "api failed.",
+            "[ERROR] 2025-04-10-03:28:17 (PID:21400, Device:0, RankID:8) ERR02200 DIST call bad",
         ),
         "C206",
         (14,),
@@ -288,8 +294,7 @@ _CASES = (
     Told(
         "megatron-sdc",
         (
-            "ERROR:megatron.core.rerun_state_machine:Possible persistent error! Rank 85, node b10, "
-            "device 5, iteration #30124",
+            "ERROR:rerun_state_machine:Possible persistent error! Rank 85, node b10, device 5, i",
             "srun: error: b19: tasks 0-7: Exited with exit code 16",
         ),
         "C208",
@@ -317,7 +322,7 @@ _CASES = (
     Told(
         "loopback",
         (
-            _MESH.format(0, "127.0.1.1", "192.168.1.20") + "0",
+            MESH.format(0, "127.0.1.1", "192.168.1.20") + "0",
             "lab@rex:~$ getent ahosts $(hostname) | head -1",
             "127.0.1.1       STREAM rex",
         ),
@@ -328,15 +333,15 @@ _CASES = (
     ),
     Told(
         "loopback-unknown",
-        (_MESH.format(0, "127.0.1.1", "192.168.1.20") + "0",),
+        (MESH.format(0, "127.0.1.1", "192.168.1.20") + "0",),
         "H121",
         words="a host gave the others its loopback address",
     ),
-    Told("flushes", tuple(_FLUSH.format(n) for n in (5, 6, 7)), "S311", words="5 to 7 times"),
+    Told("flushes", tuple(FLUSH.format(n) for n in (5, 6, 7)), "S311", words="5 to 7 times"),
     Told(
         "kernel-raises-nothing",
         (
-            "[Wed Jun 18 02:42:57 2025] LNetError: 2089:0:(o2iblnd_cb.c:3442:kiblnd()) Timed out tx",
+            "[Wed Jun 18 02:42:57 2025] LNetError: 2089:0:(o2iblnd_cb.c:344:kib()) Timed out tx",
             _wait(1),
         ),
         "C211",
@@ -346,7 +351,7 @@ _CASES = (
 
 @pytest.mark.parametrize("told", _CASES, ids=[one.name for one in _CASES])
 def test_cause_and_culprit_are_told(tmp_path: Path, told: Told) -> None:
-    finding = _first(tmp_path, *told.lines)
+    finding = find_first(tmp_path, *told.lines)
 
     assert finding.code == told.code, finding.summary
     assert tuple(finding.culprits.ranks) == told.ranks, finding.summary
@@ -355,55 +360,7 @@ def test_cause_and_culprit_are_told(tmp_path: Path, told: Told) -> None:
     assert told.words in finding.summary
 
 
-_SMI = "INFO Reason: the loss was lower, Message: none"
-_NOTHING = (
-    ("spot", ("INFO spot price of ip-10-2 changed", "node/gpu-7 Normal SpotAvailable")),
-    ("sel", ("$ ssh n7 ipmitool sel elist", _SEL.format("DIMM", "Correctable ECC"))),
-    ("sel-gone", (_SEL.format("DIMM", "Uncorrectable ECC").replace("Asserted", "Deasserted"),)),
-    ("debugger", ("> /app/step.py(21)fit()", "see (Pdb) in the documentation", "(Pdb) ")),
-    ("download", (_bar("model-00003-of-00004.safetensors", 13),)),
-    ("sdc", ("INFO no silent data corruption was found on rank 3", "GPU 5: OK")),
-    ("hosts", ("127.0.0.1       STREAM localhost", "127.0.1.1 rex")),
-    ("flushes", (_FLUSH.format(1), "| cudaMalloc retries: 0 | num_alloc_retries: 2")),
-    ("device", ("[drm] i915 0000:3a:00.0: GuC firmware loaded", "Device is not wedged")),
-    ("reason", (_SMI, "    Reason: fine", "    Message: all good")),
-)
-
-
-@pytest.mark.parametrize(("name", "lines"), _NOTHING, ids=[name for name, _ in _NOTHING])
-def test_look_alikes_tell_nothing(tmp_path: Path, name: str, lines: tuple[str, ...]) -> None:
-    report = say(tmp_path, "step 10 loss 2.1", *lines, "step 11 loss 2.0")
-
-    assert report.findings == [], name
-
-
-def test_epochs_and_steps_are_no_workers(tmp_path: Path) -> None:
-    steps = [f"it{number} loss 2.{number}" for number in (0, 1, 2, 3, 0, 1, 2, 3)]
-
-    report = say(tmp_path, *steps, *_label("it2 ", *_TRACE), "it1 done")
-
-    assert not any(finding.culprits.ranks for finding in report.findings)
-
-
-def test_two_sides_of_horovod_blame_nobody(tmp_path: Path) -> None:
-    lines = [_lack(0, "a"), _lack(1, "a"), _lack(2, "b"), _lack(3, "b")]
-
-    assert _first(tmp_path, *lines).culprits.ranks == []
-
-
-def test_device_of_one_process_alone_is_of_nobody(tmp_path: Path) -> None:
-    lines = (*_TRACE[:3], _NPU.replace("NPU 6", "NPU 0"))
-    other = "[ERROR] 2025-04-10-03:28:17 (PID:21400, Device:0, RankID:8) ERR02200 DIST call failed."
-
-    assert _first(tmp_path, *lines, other).culprits.ranks == []
-
-
-def test_peer_on_the_same_host_may_have_a_loopback_address(tmp_path: Path) -> None:
-    finding = _first(tmp_path, _MESH.format(0, "127.0.0.1", "127.0.0.1") + "0")
-
-    assert "gave the others" not in finding.summary
-
-
-def _first(folder: Path, *lines: str) -> Finding:
+def find_first(folder: Path, *lines: str) -> Finding:
+    """Diagnose lines, and return the first finding."""
     report = say(folder, *lines)
     return report.findings[0]
