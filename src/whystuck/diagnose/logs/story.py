@@ -88,6 +88,8 @@ class Case:
         scope: Ranks whose own failures may follow from it; those it blames where empty.
         support: What ties it to the failure of this job: one of the constants above.
         is_foreign: Whether its lines are of another program than the ranks and their launcher.
+        ends_job: Whether a launcher says that it ends the job for it: what processes of no known
+            rank print below follows from that.
         cites: What says so that is no line of a log.
     """
 
@@ -109,6 +111,7 @@ class Case:
     scope: frozenset[int] = frozenset()
     support: int = LINKED
     is_foreign: bool = False
+    ends_job: bool = False
     cites: tuple[Citation, ...] = ()
 
     @cached_property
@@ -180,7 +183,7 @@ class Story:
         roots = [case for case in known if not any(self._explains(other, case) for other in known)]
         roots = _drop_doubted(roots)
         if len(roots) > 1:
-            roots = self._count_votes(roots)
+            roots = _prefer_named(self._count_votes(roots))
         return tuple(roots) if len(roots) < 2 else tuple(_doubt(case) for case in roots)  # noqa: PLR2004
 
     @cached_property
@@ -225,7 +228,9 @@ class Story:
             return one.tier < other.tier
         if one.tier == OUTSIDE:
             is_first = other.tier == OUTSIDE and self._is_before(one, other)
-            return one.code == codes.PREEMPTED or is_first or _reaches(one, other)
+            is_ended = one.ends_job and not other.ranks and self._precedes(one, other)
+            is_preempted = one.code == codes.PREEMPTED
+            return is_preempted or is_first or is_ended or _reaches(one, other)
         return other.tier > OUTSIDE and (one.tier < other.tier or self._precedes(one, other))
 
     def _precedes(self, one: Case, other: Case) -> bool:
@@ -254,6 +259,25 @@ def _drop_doubted(roots: list[Case]) -> list[Case]:
     """Keep what is likely where anything is; what is only possible explains nothing better."""
     likely = [case for case in roots if case.confidence is not Confidence.POSSIBLE]
     return likely or roots
+
+
+def _prefer_named(roots: list[Case]) -> list[Case]:
+    """Prefer the one case that names a rank, where all tell of the same wait and none names others.
+
+    A tool that asked all ranks and what the ranks print themselves tell of one stall twice.
+    """
+    named = [case for case in roots if case.ranks]
+    is_wait = all(BUSY <= case.tier < LOST for case in roots)
+    if len(named) != 1 or not is_wait or named[0].confidence is Confidence.POSSIBLE:
+        return roots
+    told = set(named[0].ranks)
+    rest = [case for case in roots if case is not named[0]]
+    return named if all(told <= _list_told(case) for case in rest) else roots
+
+
+def _list_told(case: Case) -> set[int]:
+    """Return the ranks that say what a case tells."""
+    return {line.rank for line in case.lines} | set(case.victims)
 
 
 def _is_same_failure(one: Case, other: Case) -> bool:

@@ -93,6 +93,7 @@ from whystuck.diagnose.rules.slow.s307_gc_pauses import GcPauses
 from whystuck.diagnose.rules.slow.s308_imbalance import Imbalance
 from whystuck.diagnose.rules.slow.s309_starved_input import StarvedInput
 from whystuck.diagnose.rules.slow.s310_communication_bound import CommunicationBound
+from whystuck.diagnose.rules.slow.s311_memory_pressure import MemoryPressure
 from whystuck.diagnose.rules.values.v501_weights_diverged import WeightsDiverged
 from whystuck.diagnose.rules.values.v502_not_finite import NotFiniteRule
 from whystuck.diagnose.rules.values.v503_updates_skipped import UpdatesSkipped
@@ -135,6 +136,7 @@ RULES: tuple[type[Rule], ...] = (
     GcPauses,
     Imbalance,
     CommunicationBound,
+    MemoryPressure,
     InputBound,
     LaunchBound,
     ExposedCommunication,

@@ -36,6 +36,7 @@ EXIT_MARKS = (
     b"Name:    ",
     b"(local_rank: ",
     b" exited with code ",
+    b" died from signal ",
 )
 MAX_TASKS = 20_000
 # Lines of others in a row after which a table is taken as cut off.
@@ -90,6 +91,10 @@ _CHILD = re.compile(
 # Docker Compose, of a container.
 _CONTAINER = re.compile(
     r"^(?:container )?([a-z0-9][\w.-]{0,80}-\d{1,4}) exited with code (\d{1,3})\s*$"
+)
+# PALS, which starts MPI jobs on machines of HPE.
+_PALS = re.compile(
+    r"^([\w.-]{1,80}): rank (\d{1,7}) (?:exited with code (\d{1,5})|died from signal (\d{1,3}))"
 )
 _SPAWNED = re.compile(r"process (\d+) terminated with (?:exit code (\d+)|signal (SIG\w+))")
 _COMMAND = re.compile(
@@ -325,6 +330,14 @@ def _make_container(seen: ExitSeen, match: re.Match[str]) -> ExitSeen:
     return _with_code(seen, int(match[2]))
 
 
+def _make_pals(seen: ExitSeen, match: re.Match[str]) -> ExitSeen:
+    seen.node, seen.rank = match[1], min(int(match[2]), MAX_RANK)
+    if match[3]:
+        return _with_code(seen, int(match[3]))
+    seen.signal = int(match[4])
+    return seen
+
+
 def _make_spawned(seen: ExitSeen, match: re.Match[str]) -> ExitSeen:
     seen.local = int(match[1][:9])
     if match[2]:
@@ -354,6 +367,7 @@ _FORMS: tuple[tuple[re.Pattern[str], Callable[[ExitSeen, re.Match[str]], ExitSee
     (_MPIRUN, _make_mpirun),
     (_CHILD, _make_child),
     (_CONTAINER, _make_container),
+    (_PALS, _make_pals),
     (_SPAWNED, _make_spawned),
     (_COMMAND, _make_command),
     (_SHELL, _make_shell),

@@ -94,6 +94,7 @@ class LogFacts:
         pids: Numbers of processes that lines say they are of.
         local_by_pid: Local ranks of processes, as launchers tell them.
         rank_by_pid: Ranks of processes, as sentences tell them.
+        rank_by_device: The ranks whose lines name a device of a host.
         said_ranks: The ranks that the log says it is of.
         world_size: The number of ranks that it tells.
         first: The first time in it, and ``last`` the last one.
@@ -120,6 +121,7 @@ class LogFacts:
     pids: set[int] = field(default_factory=set)
     local_by_pid: dict[int, int] = field(default_factory=dict)
     rank_by_pid: dict[int, set[int]] = field(default_factory=dict)
+    rank_by_device: dict[tuple[str, int], set[int]] = field(default_factory=dict)
     said_ranks: set[int] = field(default_factory=set)
     calls: dict[tuple[str, int, str], deque[CallSeen]] = field(default_factory=dict)
     world_size: int = 0
@@ -247,6 +249,8 @@ class LogFacts:
                 kept.setdefault(key, set()).update(ranks)
         for place, ranks in later.rank_by_place.items():
             self.rank_by_place.setdefault(place, set()).update(ranks)
+        for place, ranks in later.rank_by_device.items():
+            self.rank_by_device.setdefault(place, set()).update(ranks)
         for worker, rank in later.workers.items():
             self._note_worker(worker, rank)
         self.local_by_pid |= later.local_by_pid
@@ -280,6 +284,8 @@ class LogFacts:
             self.tasks[line.task] += 1
             if rank != UNKNOWN_RANK:
                 self.rank_by_task.setdefault(line.task, set()).add(rank)
+        if line.device >= 0 and rank != UNKNOWN_RANK and len(self.rank_by_device) < _MAX_KEPT:
+            self.rank_by_device.setdefault((line.node, line.device), set()).add(rank)
         if line.local >= 0 and rank != UNKNOWN_RANK:
             if line.node:
                 self.rank_by_place.setdefault((line.node, line.local), set()).add(rank)

@@ -70,7 +70,7 @@ class LogIndex:
         """
         node = line.node
         rank = self.find_rank(log, line)
-        if not node:
+        if not node and (not line.is_described or log.kind in MACHINES):
             node = log.node or self.node_by_rank.get(rank, "")
         clock = node or log.source.artifact
         return Owner(
@@ -230,6 +230,9 @@ class LogIndex:
                 self.processes.doubt(host, pid)
             self.processes.note(host, pid, rank)
             self._note_node(rank, host)
+        for row in (one for one in log.source.part.tabled if one.groups.get("own")):
+            host = row.line.node or log.node
+            self.processes.note(host, int(row.groups["pid"]), int(row.groups["own"][:7]))
         for pid, ranks in facts.rank_by_pid.items():
             for rank in ranks:
                 self.processes.note(log.node, pid, rank, is_said=True)
@@ -246,6 +249,8 @@ class LogIndex:
         """Yield the processes that a launcher says it started or ended, with their ranks."""
         part = log.source.part
         ended = [(seen.pid, seen.local) for seen in part.exits if seen.pid and seen.local >= 0]
+        rows = [row.groups for row in part.tabled if row.groups.get("local")]
+        ended += [(int(row["pid"]), int(row["local"])) for row in rows]
         for pid, local in (*part.facts.local_by_pid.items(), *ended):
             rank = self.rank_of_local(log.node, local, log)
             if rank != UNKNOWN_RANK:
@@ -319,6 +324,11 @@ class LogIndex:
                 pids.setdefault(seen.rank, seen.pid)
             if seen.rank != UNKNOWN_RANK and seen.local >= 0:
                 locals_.setdefault(seen.rank, seen.local)
+        devices = {
+            device: min(own)
+            for (host, device), own in facts.rank_by_device.items()
+            if len(own) == 1 and host in ("", log.node)
+        }
         known = (ranks | comms.keys() | set(facts.workers.values())) & self.node_by_rank.keys()
         nodes = {rank: self.node_by_rank[rank] for rank in known}
         return LogFile(
@@ -335,6 +345,7 @@ class LogIndex:
             bus_by_rank={rank: comm.bus for rank, (_, comm) in comms.items()},
             pid_by_rank=pids,
             local_by_rank=locals_,
+            rank_by_device=devices if len(set(devices.values())) == len(devices) else {},
             loss_ranks=frozenset(facts.losses.keys() - {UNKNOWN_RANK}),
         )
 

@@ -27,8 +27,16 @@ LABEL = re.compile(
     rf"|{NO_COUNT}(?P<bare>[a-z][a-z0-9.]*(?:-[a-z0-9.]+){{0,11}}-\d{{1,5}}) (?=\S|  )"
 )
 _NAMES = ("host", "container", "pod", "replica", "round", "boxed", "bare")
-# `[3] text`, as the launchers of MPICH and Intel put it; `[3]: text`, as people tell torchrun to.
-NUMBERED = re.compile(r"\[(\d{1,6})\]:? ")
+# `[3] text`, as the launchers of MPICH and Intel put it; `[3]: text`, as people tell torchrun to;
+# and `w03 text`, as programs name their workers.
+NUMBERED = re.compile(
+    r"\[(?P<number>\d{1,6})\]:? |(?:w|wk|wkr|worker|proc|rk)(?P<worker>\d{1,5}):? "
+)
+
+
+def read_number(match: re.Match[str]) -> int:
+    """Return the number of a writer."""
+    return int(match["number"] or match["worker"])
 
 
 def name_label(match: re.Match[str]) -> str:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 
-from whystuck.parse.logs.label_forms import LABEL, NUMBERED, name_label
+from whystuck.parse.logs.label_forms import LABEL, NUMBERED, name_label, read_number
 from whystuck.parse.logs.lines import FAR, LogLine, parse_line
 
 # Of the lines, the share that has a label where there are labels.
 _SHARE = 0.7
 _DIGITS = re.compile(r"\d+")
+# The time that a logger puts before all else.
+_CLOCK = re.compile(r"^\[?\d[\d:.,/ T+-]{6,34}Z?\]?[ ,:-]{0,3}(?=[a-z\[])")
 
 
 def find_labels(lines: list[bytes], parsed: dict[bytes, LogLine] | None = None) -> frozenset[str]:
@@ -47,9 +49,9 @@ def find_labels(lines: list[bytes], parsed: dict[bytes, LogLine] | None = None) 
 
 def _find_numbers(lines: list[bytes]) -> frozenset[str]:
     """Find numbers before lines that are writers, counted from 0, rather than epochs or steps."""
-    texts = [data[:FAR].decode("utf-8", errors="replace") for data in lines]
+    texts = [_CLOCK.sub("", data[:FAR].decode("utf-8", errors="replace")) for data in lines]
     found = [match for text in texts if (match := NUMBERED.match(text))]
-    numbers = [int(match[1]) for match in found]
+    numbers = [read_number(match) for match in found]
     known = set(numbers)
     if len(known) < 2 or 0 not in known or max(known) >= 2 * len(known):  # noqa: PLR2004
         return frozenset()

@@ -49,6 +49,9 @@ FORMS = {
     # `[1,3]<stderr>:`, and as Horovod (`[3]`) and SageMaker (`[1,mpirank:3,algo-1]`) write it
     "mpi": r"\[(?:prterun-[^\]@]{1,80}@)?(?:\d+,)?(?:mpirank:)?(?P<mpi_rank>\d{1,7})"
     r"(?:,(?P<mpi_host>[\w.-]{1,63}))?\](?:\[[^\]]{1,80}\])?<std(?:out|err|diag)>: ?",
+    # `[node3:r12] text`, as people label what they gather of several hosts; `[node3 dmesg] text`
+    "seat": rf"\[(?P<seat_host>{HOST})[:/ ,|]r(?:ank)?[ _:=]?(?P<seat_rank>\d{{1,6}})\]:? ?"
+    rf"|\[(?P<kernel_host>{HOST})[:/ ](?:dmesg|kern(?:el|\.log)?|syslog)\]:? ?",
     "local": r"\[[A-Za-z_][\w-]{0,30}?(?P<local_number>\d{1,4})\]: ?",
     "task": r" {0,5}(?P<task_number>\d{1,6}): ",
     "pod": r"\[pod/(?P<pod_name>[\w.-]+)/[\w.-]+\] ?",
@@ -58,15 +61,15 @@ FORMS = {
     "nccl": rf"(?P<nccl_host>{HOST}):(?P<nccl_pid>\d{{1,18}}):\d+ \[(?P<nccl_dev>\d+)\] ?",
     # torch_npu, and CANN in its own log
     "ascend": r"(?:[A-Z]{2,12}\((?P<plog_pid>\d{1,9}),[^)]{1,40}\):|\(PID:(?P<ascend_pid>\d{1,9}), "
-    r"Device:-?\d{1,4}, RankID:(?P<ascend_rank>-?\d{1,7})\)) ?",
+    r"Device:-?(?P<ascend_dev>\d{1,4}), RankID:(?P<ascend_rank>-?\d{1,7})\)) ?",
     "level": r"\[(?:DEBUG|INFO|WARN|WARNING|ERROR|CRITICAL|FATAL)\] ?",
     "place": r"\[[\w./-]+\.(?:py|cpp|cc|cu|h|hpp):\d+(?::\w+)?\] ?",
 }
 # How each form may begin: with a bracket, a brace, a bar, a digit, a letter, or a part of a path.
 STARTS = {
     "[": (
-        "served iso ctime fabric slashed uptime glog bare_glog rank worker mpi local pod level "
-        "place"
+        "served iso ctime fabric slashed uptime glog bare_glog rank worker mpi seat local pod "
+        "level place"
     ),
     "(": "ray ascend",
     "|": "rank level_field",

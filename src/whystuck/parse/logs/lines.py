@@ -13,7 +13,14 @@ from typing import Any
 
 from whystuck.evidence.logs.lines import UNKNOWN_RANK
 from whystuck.evidence.ranks import MAX_RANK
-from whystuck.parse.logs.label_forms import FILE_RANK, LABEL, NUMBERED, find_name, name_label
+from whystuck.parse.logs.label_forms import (
+    FILE_RANK,
+    LABEL,
+    NUMBERED,
+    find_name,
+    name_label,
+    read_number,
+)
 from whystuck.parse.logs.line_forms import match_prefix
 from whystuck.parse.logs.names import is_hostlike, read_log_name
 from whystuck.parse.logs.times import ISO, Stamp, read_stamp
@@ -50,6 +57,7 @@ class LogLine:
         local: The local rank that a prefix names, -1 when none does.
         node: The host that a prefix names.
         pid: The process that a prefix names.
+        device: The number of the device that a prefix names, -1 when none does.
         stamp: The first time in it.
         is_nccl: Whether it has the header of NCCL.
         is_kernel: Whether the kernel wrote it.
@@ -57,6 +65,7 @@ class LogLine:
         is_glog: Whether C++ of torch wrote it.
         is_error: Whether a logger says that it is an error.
         is_hooked: Whether it has the prefix that torch's hook gives to uncaught exceptions.
+        is_described: Whether it is a row of the description of a pod, and so of no other writer.
     """
 
     text: str
@@ -74,6 +83,8 @@ class LogLine:
     is_glog: bool = False
     is_hooked: bool = False
     is_error: bool = False
+    is_described: bool = False
+    device: int = -1
 
 
 def parse_line(data: bytes, labels: frozenset[str] = frozenset()) -> LogLine:
@@ -107,7 +118,7 @@ def parse_line(data: bytes, labels: frozenset[str] = frozenset()) -> LogLine:
 def _take_label(line: LogLine, labels: frozenset[str]) -> bool:
     match = NUMBERED.match(line.text)
     if match is not None and match[0] in labels:
-        line.task = int(match[1])
+        line.task = read_number(match)
         line.owner += match[0]
         line.text = line.text[match.end() :]
         return True
@@ -277,6 +288,13 @@ def _take_mpi(line: LogLine, match: re.Match[str]) -> None:
     line.owner += match[0].strip()
 
 
+def _take_seat(line: LogLine, match: re.Match[str]) -> None:
+    line.node = line.node or match["seat_host"] or match["kernel_host"]
+    if match["seat_rank"] and line.rank == UNKNOWN_RANK:
+        line.rank = int(match["seat_rank"])
+    line.owner += match[0].strip()
+
+
 def _take_local(line: LogLine, match: re.Match[str]) -> None:
     line.local = int(match["local_number"])
     line.owner += match[0].strip()
@@ -317,6 +335,7 @@ def _take_nccl(line: LogLine, match: re.Match[str]) -> None:
     line.node = match["nccl_host"]
     pid = int(match["nccl_pid"])
     line.pid = pid if pid < _MAX_PID else line.pid
+    line.device = int(match["nccl_dev"][:4])
     line.is_nccl = True
 
 
@@ -327,6 +346,7 @@ def _take_ascend(line: LogLine, match: re.Match[str]) -> None:
     rank = int(match["ascend_rank"] or -1)
     if line.rank == UNKNOWN_RANK and 0 <= rank <= MAX_RANK:
         line.rank = rank
+        line.device = int(match["ascend_dev"] or -1)
         line.owner += f"RankID:{rank}"
 
 
@@ -361,6 +381,7 @@ _TAKERS = {
     "stream": _take_stream,
     "worker": _take_worker,
     "mpi": _take_mpi,
+    "seat": _take_seat,
     "local": _take_local,
     "task": _take_task,
     "pod": _take_pod,

@@ -134,6 +134,11 @@ def read_log_name(artifact: str) -> LogName:
     )
 
 
+def is_file(name: str) -> bool:
+    """Whether a name that stands above lines is that of a file with output, rather than a host."""
+    return _SUFFIX.search(name) is not None
+
+
 def is_hostlike(name: str) -> bool:
     """Whether a name is that of a host wherever it stands."""
     return bool(_HOSTLIKE.match(name)) and not _NO_HOST.match(name)

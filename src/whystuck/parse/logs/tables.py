@@ -30,6 +30,7 @@ from whystuck.parse.logs.signatures import Signature
 from whystuck.parse.logs.sole_failures import name_sole_failure
 
 MAX_CLUSTERS = 1000
+_RAISED = "py.exc"
 # What the kernel says of the device and the process.
 _KERNEL = (
     re.compile(
@@ -126,6 +127,8 @@ def _make_events(
     end = find_good_end(log, signatures)
     for seen in log.source.part.events:
         signature = signatures[seen.signature]
+        if seen.line.is_kernel and signature.id == _RAISED:
+            continue  # no kernel raises exceptions of Python: `LNetError: 2089:0:(...)`
         line = next((one.line for one in told if _is_in(seen, one)), seen.line)
         owner = index.find_owner(log, line, seen.row, seen.line.stamp)
         yield LogEvent(

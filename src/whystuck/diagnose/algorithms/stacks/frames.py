@@ -19,7 +19,11 @@ _LIBRARY_PATH = re.compile(
 # The interpreter's own sources, as gdb names them.
 _INTERPRETER = re.compile(r"^(?:\./|.*/)?(?:Python|Objects|Modules|Parser|Programs)/[\w/]+\.[ch]$")
 # py-spy shortens paths in its text form to the part below the import root.
-_SHORT_LIBRARY = re.compile(r"^(?:torch|torchvision|numpy|transformers|accelerate)/")
+_SHORT_LIBRARY = re.compile(
+    r"^(?:torch|torchvision|numpy|transformers|accelerate|deepspeed|pytorch_lightning|wandb|mlflow"
+    r"|boto3|botocore|s3fs|gcsfs|fsspec|aiohttp|aiobotocore|httpx|httpcore|requests|urllib3|tqdm"
+    r"|pyarrow|huggingface_hub)/"
+)
 
 
 def is_user_frame(frame: Frame) -> bool:

@@ -8,10 +8,12 @@ from whystuck.diagnose.logs.cases.busy import make_busy
 from whystuck.diagnose.logs.cases.checksums import make_checksums
 from whystuck.diagnose.logs.cases.clocks_off import make_clocks_off
 from whystuck.diagnose.logs.cases.config import make_config_errors
+from whystuck.diagnose.logs.cases.debuggers import make_debuggers
 from whystuck.diagnose.logs.cases.devices.abnormal import make_abnormal
 from whystuck.diagnose.logs.cases.devices.device_faults import make_device_fault
 from whystuck.diagnose.logs.cases.devices.device_memory import make_device_memory
 from whystuck.diagnose.logs.cases.devices.hardware import make_hardware
+from whystuck.diagnose.logs.cases.devices.miscomputing import make_miscomputing
 from whystuck.diagnose.logs.cases.devices.pcie import make_pcie
 from whystuck.diagnose.logs.cases.devices.ports import make_ports
 from whystuck.diagnose.logs.cases.devices.shared_devices import make_unbound
@@ -23,6 +25,7 @@ from whystuck.diagnose.logs.cases.extremes import make_extremes
 from whystuck.diagnose.logs.cases.launchers import make_unstarted
 from whystuck.diagnose.logs.cases.memory import make_host_memory
 from whystuck.diagnose.logs.cases.memory_daemons import make_daemons
+from whystuck.diagnose.logs.cases.memory_pressure import make_memory_pressure
 from whystuck.diagnose.logs.cases.ops.calls import make_calls
 from whystuck.diagnose.logs.cases.ops.crossed import make_crossed
 from whystuck.diagnose.logs.cases.ops.mismatch import make_mismatches
@@ -55,6 +58,7 @@ MAKERS: tuple[Maker, ...] = (
     make_device_memory,
     make_hardware,
     make_device_fault,
+    make_miscomputing,
     make_config_errors,
     make_unstarted,
     make_transports,
@@ -64,6 +68,7 @@ MAKERS: tuple[Maker, ...] = (
     make_uneven,
     make_crossed,
     make_missing,
+    make_debuggers,
     make_recorder_told,
     make_checksums,
     make_not_finite,
@@ -95,6 +100,7 @@ MAKERS: tuple[Maker, ...] = (
     make_stragglers,
     make_extremes,
     make_starved,
+    make_memory_pressure,
     make_throttled,
     make_pcie,
     make_told_errors,

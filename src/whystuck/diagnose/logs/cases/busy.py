@@ -57,6 +57,13 @@ _KINDS = (
         "prepare the data before the job, and let the ranks wait with a longer limit",
     ),
     _Kind(
+        "progress.download",
+        "",
+        codes.SETUP_SLOW,
+        "a download was under way",
+        "download before the job, or once into a folder that all hosts share",
+    ),
+    _Kind(
         "progress.compile",
         "progress.compiled",
         codes.COMPILE_DIVERGENCE,
@@ -107,12 +114,20 @@ def _find_open(view: LogView, kind: _Kind) -> list[LogEvent]:
     lines = [event for event in view.list_signatures(kind.signature) if not event.is_past]
     if not lines:
         return []
-    last = lines[-1]
-    if is_done(last):
+    if not kind.end:
+        lines = _list_undone(lines)
+    if not lines or is_done(lines[-1]):
         return []
+    last = lines[-1]
     ends: Sequence[LogEvent] = list(view.list_signatures(kind.end)) if kind.end else ()
     is_over = any(end.artifact == last.artifact and end.row > last.row for end in ends)
     return [] if is_over else lines
+
+
+def _list_undone(lines: list[LogEvent]) -> list[LogEvent]:
+    """Leave out the lines of ranks whose last one says that all is done."""
+    last = {(line.artifact, line.rank): line for line in lines}
+    return [line for line in lines if not is_done(last[line.artifact, line.rank])]
 
 
 def is_done(line: LogEvent) -> bool:

@@ -11,6 +11,7 @@ from whystuck.diagnose.algorithms.failures.causes import write_exception
 from whystuck.diagnose.algorithms.failures.config_errors import find_shared_error
 from whystuck.diagnose.algorithms.failures.raised import Alike, group_alike, is_own, select_own
 from whystuck.diagnose.algorithms.stacks.frames import describe_place, make_places
+from whystuck.diagnose.logs.cases.full_disks import advise_space, find_reason
 from whystuck.diagnose.logs.cases.parts import find_time, is_said, list_first, list_victims
 from whystuck.diagnose.logs.cases.services import REPEATED, advise_on_refusal, find_refusal
 from whystuck.diagnose.logs.cases.spared import find_spared
@@ -203,6 +204,9 @@ def _make_case(view: LogView, group: Alike, who: _Who, lines: tuple[LogEvent, ..
         summary = f"all ranks of {who.node}, and no others, raised {text}{place}"
     else:
         summary = f"{name_ranks(who.ranks) if who.ranks else 'a rank'} raised {text}{place}"
+    if reason := find_reason(view, group.items):
+        summary += f": {reason.text.strip()[:_MAX_MESSAGE]}"
+        lines = (*(lines or _find_lines(view, group)), reason)
     case = Case(
         code=codes.SAME_EXCEPTION_EVERYWHERE if who.is_common else codes.PYTHON_EXCEPTION,
         summary=summary,
@@ -216,7 +220,7 @@ def _make_case(view: LogView, group: Alike, who: _Who, lines: tuple[LogEvent, ..
         time=find_time(group.items),
         confidence=_weigh(view, group, who),
         details=_detail(group, who),
-        remedies=_advise(group, who),
+        remedies=(*advise_space(reason), *_advise(group, who)),
         scope=frozenset(who.ranks),
     )
     if shared is not None:

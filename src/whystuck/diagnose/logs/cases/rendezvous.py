@@ -11,6 +11,7 @@ from whystuck.diagnose.algorithms.failures.rendezvous import (
     is_number,
     name_reach,
 )
+from whystuck.diagnose.logs.cases.loopbacks import find_loopback
 from whystuck.diagnose.logs.cases.parts import find_time
 from whystuck.diagnose.logs.cases.rendezvous_lines import (
     Answer,
@@ -387,6 +388,7 @@ _FINDERS: tuple[Callable[[Told], Answer | None], ...] = (
     find_old_file,
     _find_unresolved,
     _find_foreign,
+    find_loopback,
     _find_peers,
     _find_unreached,
     _find_missing,

@@ -64,13 +64,14 @@ def _tell(view: LogView, events: list[LogEvent]) -> Case:
     slurm = f"`sacct -j {job} --format=State,ExitCode,Timelimit,Elapsed,Reason`"
     pods = [event for event in events if event.signature.startswith("k8s.")]
     nodes = {node for event in pods if (node := view.find_node_of(event))}
+    nodes |= {node for event in events if (node := _find_cloud_node(event))}
     remedies = (f"ask the batch system: {slurm}",) if first.signature.startswith("slurm.") else ()
     return Case(
         code=codes.PREEMPTED,
         summary=words.format(signal=signal or "a signal") + "; no rank failed before",
         # Who ends a job because a rank has failed sends a signal too, and gives no reason.
         tier=TAKEN if first.signature == "elastic.got_signal" else OUTSIDE,
-        nodes=tuple(sorted(nodes)) if first.signature.startswith("k8s.") else (),
+        nodes=tuple(sorted(nodes)) if first.signature.startswith(("k8s.", "cloud.")) else (),
         lines=tuple(events),
         time=find_time(events),
         details={"kind": kind, "signal": signal},
@@ -78,6 +79,12 @@ def _tell(view: LogView, events: list[LogEvent]) -> Case:
         scope=view.ranks,
         is_foreign=view.is_of_machine(first),
     )
+
+
+def _find_cloud_node(event: LogEvent) -> str:
+    """Return the machine that a line about a cloud names."""
+    named = (event.groups.get(name) for name in ("node", "node2", "node3"))
+    return next((name for name in named if name), "") if event.signature == "cloud.spot" else ""
 
 
 def _place_in_order(event: LogEvent) -> tuple[int, str, int]:

@@ -30,6 +30,9 @@ _GROUP = re.compile(r"PG (?:ID )?(\d+)(?: PG GUID (\S+?))?(?:\((\w+)\))? Rank")
 # How a process ends when it gives up for any reason; they name no peer.
 _ENDS = {"elastic.abort", "c10d.teardown"}
 _MAX_LINES = 6
+_STORE = re.compile(
+    r"SocketImpl\(fd=\d{1,9}, addr=\[([\w.:-]{1,253})\]:\d{1,5}, remote=\[([\w.:-]{1,253})\]:\d"
+)
 
 
 def make_timeouts(view: LogView) -> Iterator[Case]:
@@ -53,6 +56,8 @@ def make_timeouts(view: LogView) -> Iterator[Case]:
     who = name_ranks(waiting) if waiting else "ranks"
     what = f"{op['op']} {op['sequence']}" if "op" in op else "a collective"
     tail = f"; they name {name_ranks(named)}" if named else "; who was missing is not known"
+    if not named and len(waiting) > 1 and set(waiting) == view.ranks == set(range(len(waiting))):
+        tail = ": none of them is missing, and why it did not end is not in the logs"
     if not waiting and stuck:
         summary = f"the watchdog of {name_ranks(list_ranks(stuck))} did not move"
     else:
@@ -153,17 +158,35 @@ def make_lost(view: LogView) -> Iterator[Case]:
     ends = [event for item in last if (event := view.find_event_of(item))]
     lines = tuple({(one.artifact, one.row): one for one in (*ends, *events)}.values())
     who = name_ranks(ranks) if ranks else "ranks"
+    store = "" if exceptions else _find_store(events)
+    summary = f"{who} lost the connection to a peer; why the peer ended is not in the logs"
+    if store:
+        summary = (
+            f"{who} lost the store on {store}: that host, or its launcher, went away first; why is "
+            "not in the logs"
+        )
     yield Case(
         code=codes.PEER_LOST,
-        summary=f"{who} lost the connection to a peer; why the peer ended is not in the logs",
+        summary=summary,
         tier=LOST,
         victims=tuple(ranks),
         lines=lines,
         exceptions=exceptions,
         time=find_time(events, exceptions),
-        details={"cut": ranks},
+        details={"cut": ranks} | ({"store": store} if store else {}),
         remedies=(choose_host_command(view, ranks),),
     )
+
+
+def _find_store(events: Sequence[LogEvent]) -> str:
+    """Return the host of the store, where all that ranks lost is the connection to it."""
+    lost = [one for one in events if one.signature == "store.reset"]
+    found = [match for one in lost if (match := _STORE.search(one.text))]
+    hosts = {match[2] for match in found}
+    is_alone = all(one.signature in {"store.reset", "elastic.keepalive", *_ENDS} for one in events)
+    own = {match[1] for match in found}
+    is_other = len(found) == len(lost) and not hosts & own
+    return hosts.pop() if is_alone and is_other and len(hosts) == 1 else ""
 
 
 def _are_of_the_end(view: LogView, events: Sequence[LogEvent]) -> bool:

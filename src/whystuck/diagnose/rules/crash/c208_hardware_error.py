@@ -26,7 +26,9 @@ class HardwareError(LogRule):
     over, and so are errors after the job was told to end. A switch of the fabric comes before
     the devices that lose it. Two hosts that failed within what their clocks can tell are both
     only possible. Without such lines, NVIDIA's driver may tell at a stall that it no longer reaches
-    a device, or of an Xid or an uncorrected memory error while it is looked at. `details` holds
+    a device, or of an Xid or an uncorrected memory error while it is looked at. The log that the
+    controller of a host keeps (`ipmitool sel list`) counts as that of its kernel. A device for
+    which Megatron or a test got another result than elsewhere computes wrong. `details` holds
     `kind`, `xid`, `device` and the `action` that is advised.
 
     ## False alarms

@@ -53,6 +53,8 @@ class RankNeverJoined(SuspectRule):
     rank makes (`wait_for_flag`, `while not os.path.exists(…)`), waits as its peers do, and is not
     named. Where a shell shows that the file is not there on its host, the finding is `likely`.
 
+    A rank whose log ends at the prompt of a debugger (`(Pdb)`) waits for a person to type.
+
     `torchfrtrace` and Horovod name the ranks that are missing: what they say is `likely`. So is a
     rank whose last words in a log are that it is still at something (`still in val loop`,
     `Validating: 23%`), while others waited until a time limit.

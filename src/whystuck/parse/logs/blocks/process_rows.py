@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 from whystuck.evidence.logs.lines import UNKNOWN_RANK
-from whystuck.parse.logs.blocks.stack_commands import find_rank
+from whystuck.parse.logs.blocks.stack_commands import find_local_rank, find_rank
 from whystuck.parse.logs.blocks.tabled import MAX_STRANGERS, TabledSeen
 from whystuck.parse.logs.lines import LogLine
 
@@ -19,6 +20,8 @@ PROCESS_MARKS = (
     b"S WCHAN",
     *(state.encode() for state in _STATES),
     *(f" {state}l ".encode() for state in "DRSTt"),
+    # One that sleeps in the kernel, without threads; columns are padded.
+    b" D    ",
 )
 
 # A process, or the state of one, at the end of a heading that has nothing but such names.
@@ -35,8 +38,9 @@ _BARE = re.compile(
     r"^\s{0,8}[a-z_][\w.+-]{0,31}\s+(?P<pid>\d{2,7})\s+\d{1,4}(?:\.\d)?\s+\d{1,3}\.\d\s+\d{2,}\s+"
     rf"\d+\s+\S{{1,8}}\s+(?P<state>[RSDTt][<NLsl+]{{0,6}})\s+\S+\s+\S+\s+{_PROGRAM}$"
     # `ps -o pid,stat,wchan,cmd`, and without the number
-    r"|^\s{0,8}(?:[a-z_][\w.+-]{0,31}\s+)?(?:(?P<pid2>\d{2,7})\s+)?(?:\d{1,7}\s+)?"
-    r"(?P<state2>[RSDTt][<NLsl+]{1,6})\s+(?:(?P<wait2>-|[a-z_]\w{2,60})\s+)?"
+    r"|^(?:(?P<host>[a-z][\w.-]{0,62}): )?\s{0,8}(?:[a-z_][\w.+-]{0,31}\s+)?"
+    r"(?:(?P<pid2>\d{2,7})\s+)?(?:\d{1,7}\s+)?"
+    r"(?P<state2>[RSDTt][<NLsl+]{0,6})\s+(?:(?P<wait2>-|[a-z_]\w{2,60})\s+)?"
     rf"(?:[\d:.-]{{1,20}}\s+){{0,3}}{_PROGRAM.replace('command', 'command2')}$"
 )
 
@@ -90,6 +94,8 @@ def _read_bare(line: LogLine, row: int) -> Iterator[TabledSeen]:
     if match is None:
         return
     told = match.groupdict()
+    if told["host"] and not line.node:
+        line = replace(line, node=told["host"])
     yield _make(
         line,
         row,
@@ -106,4 +112,6 @@ def _make(line: LogLine, row: int, pid: str, state: str, wait: str, command: str
     rank = find_rank(" " + command)
     if rank != UNKNOWN_RANK:
         groups["own"] = str(rank)
+    elif (local := find_local_rank(" " + command)) >= 0:
+        groups["local"] = str(local)
     return TabledSeen("table.process", row, line, groups)

@@ -11,6 +11,7 @@ import re
 from whystuck.evidence.logs.lines import UNKNOWN_RANK
 from whystuck.parse.logs.label_forms import NO_COUNT
 from whystuck.parse.logs.lines import LogLine, take_file
+from whystuck.parse.logs.names import is_file
 
 # So far above a line its heading is looked for.
 _MOST_BYTES = 1 << 14
@@ -19,10 +20,17 @@ _MOST_IN_ALL = 1 << 20
 # A row of what `kubectl describe` tells of a pod; rows of all events name their pod.
 _EVENT = re.compile(r"^\s{0,4}(?:Warning|Normal)\s{1,20}\w{1,40}\s{1,40}(?!pods?/)\S")
 
+# A row of the description of one pod.
+_POD_ROW = re.compile(
+    r"^\s{0,12}(?:Reason|Message|Exit Code):\s{1,24}\S|^\s{2,12}\S{1,60}  .{0,40}\bOOMKilled\b"
+)
+
 # What tools print of the cards, ports and slots of the host that they run on.
 _STATE = re.compile(
     r"^\s{0,24}(?:[Ss]tate:\s{1,8}(?:\d{1,2}: )?[A-Z]|LnkSta:|link [a-z]\w{1,30}/\d"
     r"|(?:Max|Current)\s{2,40}: |[a-z]\w{1,30} port \d{1,2} ==> |\d{1,3}, |State:\t[A-Z] \()"
+    # a row of the log that the controller of a host keeps
+    r"|^\s{0,6}[0-9a-f]{1,6} \| +\d\d/\d\d/\d{2,4} \| "
 )
 
 _HOST = rf"{NO_COUNT}(?=[\w.]*[\d-])[A-Za-z][\w.-]{{1,62}}|(?:\d{{1,3}}\.){{3}}\d{{1,3}}"
@@ -87,6 +95,8 @@ class SectionFinder:
             self._name_file(line, data, start)
         is_event = _EVENT.match(line.text) is not None
         is_state = not line.is_kernel and _STATE.match(line.text) is not None
+        line.is_described = not line.is_kernel and _POD_ROW.match(line.text) is not None
+        is_event |= line.is_described
         if line.node or not (line.is_kernel or is_state or is_event):
             return
         if self._left <= 0:
@@ -99,7 +109,7 @@ class SectionFinder:
         self._host = _find_host(above, self._host)
         self._pod = _find_pod(above, self._pod)
         self._place = start
-        line.node = self._host if line.is_kernel or is_state else self._pod
+        line.node = self._pod if is_event else self._host
 
     def _name_file(self, line: LogLine, data: bytes, start: int) -> None:
         """Give a line that names nobody what the path of the file above it tells."""
@@ -128,6 +138,7 @@ def _find_host(above: str, host: str) -> str:
             host = told["dsh"] if re.fullmatch(_HOST, told["dsh"]) else ""
         else:
             host = next(told[name] for name in ("ssh", "fence", "said", "told") if told[name])
+            host = "" if is_file(host) else host
     return host
 
 

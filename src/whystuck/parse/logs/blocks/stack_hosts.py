@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import re
 
+from whystuck.parse.logs.names import is_file
+
 # A host or a pod in a line of its own: `=== gpu-node-3 ===`.
 _HOST_HEADING = re.compile(
-    r"^(?:[#=*<>-]{2,12} ?|[#\[(] ?)([a-z][a-z0-9.-]{0,62}\d[a-z0-9.-]{0,62}) ?[#=*<>\])-]{0,12}$"
+    r"^(?:[#=*<>-]{2,12} ?|[#\[(] ?)(?:(?:pod|host|node|container)[:/ ] ?)?"
+    r"([a-z][a-z0-9.-]{0,62}\d[a-z0-9.-]{0,62}) ?[#=*<>\])-]{0,12}$"
 )
 # A command that runs another one elsewhere, which prints stacks; what its options take.
 _ELSEWHERE = re.compile(r"(?<!\S)(?:exec|ssh|-w) .{1,400}\b(?:py-spy|gdb|pstack)\b")
@@ -29,7 +32,7 @@ _TARGET = re.compile(r"(?:pod/|[\w.-]{1,80}@)?(?=[\w.]*[\d.-])([A-Za-z0-9][\w.-]
 def find_host(text: str) -> str:
     """Return the host or pod that a heading names, or that a command is run on."""
     if match := _HOST_HEADING.match(text[:120]):
-        return match[1]
+        return "" if is_file(match[1]) else match[1]
     found = _ELSEWHERE.search(text[:600])
     if found is None:
         return ""

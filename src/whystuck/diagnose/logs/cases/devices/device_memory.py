@@ -25,6 +25,9 @@ _CAPACITY = re.compile(r"total capacity of ([\d.]+ \w+) of which ([\d.]+ \w+) is
 # A size that no device has: memory was overwritten, or the process was being torn down.
 _ABSURD = re.compile(r"Tried to allocate (?:more than 1EB|\d{7,}(?:\.\d+)? GiB|[\d.]+ [PE]iB)")
 _HOLDS = re.compile(r"\bProcess (\d{1,9}) has ([\d.]{1,9} [KMG]iB) memory in use")
+# Whose memory it is, by the number that the process itself has for it.
+_DEVICE = re.compile(r"\b(?:GPU|NPU|XPU|MLU) (\d{1,3})(?:;| has a total)")
+_FEW = 2
 _MIB = {"KiB": 1 / 1024, "MiB": 1.0, "GiB": 1024.0}
 
 
@@ -35,11 +38,12 @@ def make_device_memory(view: LogView) -> Iterator[Case]:
     exceptions = tuple(item for item in exceptions if not _ABSURD.search(item.message))
     if not events and not exceptions:
         return
+    texts = [*(event.text for event in events), *(item.message for item in exceptions)]
     ranks = tuple(sorted({*list_ranks(events), *list_ranks(exceptions)}))
+    ranks = ranks or _find_ranks_of_devices(view, texts)
     everywhere = view.is_everywhere(ranks)
     # The line with the sizes says most.
     events.sort(key=lambda event: "Tried to allocate" not in event.text)
-    texts = [*(event.text for event in events), *(item.message for item in exceptions)]
     details = _describe_sizes(texts)
     is_survived = not exceptions and _are_survived(view, events)
     tried = f" while it asked for {details['tried']}" if "tried" in details else ""
@@ -65,6 +69,18 @@ def make_device_memory(view: LogView) -> Iterator[Case]:
         remedies=remedies,
         support=ALOOF if is_survived else LINKED,
     )
+
+
+def _find_ranks_of_devices(view: LogView, texts: Sequence[str]) -> tuple[int, ...]:
+    """Return the ranks whose devices are full, where other lines of one host tell whose each is.
+
+    Of one device alone this tells nothing: each rank may see no other, and call it 0.
+    """
+    known = [file.rank_by_device for file in view.files if file.rank_by_device]
+    numbers = {int(match[1]) for text in texts if (match := _DEVICE.search(text))}
+    if len(known) != 1 or len(known[0]) < _FEW or not numbers <= known[0].keys():
+        return ()
+    return tuple(sorted(known[0][number] for number in numbers))
 
 
 def _are_survived(view: LogView, events: Sequence[LogEvent]) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from whystuck.diagnose import codes
@@ -27,14 +27,16 @@ from whystuck.evidence.ranks import name_ranks
 
 _XID = re.compile(r"Xid \((?:PCI:)?([0-9a-fA-F:.]+)\):\s*(\d+)\b,?\s*(.*)")
 _BUS = re.compile(r"\b((?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.\d)?)\b")
-_PID = re.compile(r"\bpid='?(\d+)|Sending SIGBUS to [^:]+:(\d+)")
+_PID = re.compile(
+    r"\bpid='?(\d+)|Sending SIGBUS to [^:]+:(\d+)|GPU HANG: .{1,80} in \S{1,40} \[(\d+)\]"
+)
 # The fabric of a host fails for all its devices: what these say comes before what devices say.
 _FABRIC = ("sxid.", "fm.")
 _FABRIC_KINDS = {"nvswitch", "fabric"}
 _NODE_KINDS = {"nic", "storage", "host_crash", "host_hang", "cpu_mem_ecc", "node_failure"}
 _SHARED_KINDS = {"network", "fabric"}
 # What ranks print when their own device fails.
-_DEVICE_SIGNS = ("cuda.", "cublas.", "nccl.cuda_failure")
+_DEVICE_SIGNS = ("cuda.", "cublas.", "nccl.cuda_failure", "xpu.lost")
 _DEVICE_WORDS = re.compile(r"CUDA error|Cuda failure|unhandled cuda error|cuDNN|CUBLAS|HIP error")
 
 
@@ -74,11 +76,25 @@ def make_hardware(view: LogView) -> Iterator[Case]:
     for event in told:
         if event.kind != "node_failure":
             by_node.setdefault(event.node or event.artifact, []).append(event)
+    lost = [event for event in told if event.kind == "node_failure"]
     for events in list_first(list(by_node.values()), find_time):
-        yield _make_node(view, events)
+        yield _add_loss(_make_node(view, events), lost)
     yield from make_told_by_driver(view, by_node)
-    yield from _make_lost_node([event for event in told if event.kind == "node_failure"])
+    yield from _make_lost_node([event for event in lost if _find_lost(event) not in by_node])
     yield from _make_felt(view, {id(event) for event in told})
+
+
+def _find_lost(event: LogEvent) -> str:
+    return event.groups.get("node") or ""
+
+
+def _add_loss(case: Case, lost: list[LogEvent]) -> Case:
+    """Add that a launcher or a scheduler lost the host that broke, and gave the job up for it."""
+    lines = [event for event in lost if _find_lost(event) and _find_lost(event) in case.nodes]
+    if not lines:
+        return case
+    first, *rest = case.lines
+    return replace(case, lines=(first, *lines, *rest), ends_job=True, support=LINKED)
 
 
 def _make_lost_node(events: list[LogEvent]) -> Iterator[Case]:
@@ -97,6 +113,7 @@ def _make_lost_node(events: list[LogEvent]) -> Iterator[Case]:
         lines=tuple(telling),
         time=find_time(events),
         details={"kind": "node_failure"},
+        ends_job=True,
         remedies=tuple(
             _LOST_ADVICE.get(teller, "ssh {node} 'uptime; dmesg -T | tail'").format(node=node)
             for node in nodes
@@ -142,14 +159,15 @@ def _find_ranks(view: LogView, trouble: _Trouble, reach: frozenset[int]) -> froz
     ranks = view.find_ranks_of_bus(trouble.bus, trouble.node) if trouble.bus else frozenset()
     if not ranks:
         pids = [match for event in trouble.events if (match := _PID.search(event.text))]
-        found = [view.find_rank_of_pid(int(one[1] or one[2]), trouble.node) for one in pids]
+        numbers = [int(one[1] or one[2] or one[3]) for one in pids]
+        found = [view.find_rank_of_pid(number, trouble.node) for number in numbers]
         ranks = frozenset(rank for rank in found if rank is not None)
     if not ranks and trouble.bus:
         ranks = find_told_ranks(view, trouble.node)
     if not ranks and trouble.bus:
         # A device without a name: a single rank of its host that met a device error is its own.
-        signs = {event.rank for event in view.list_signatures("cuda.") if event.role == "cause"}
-        signs &= reach
+        met = view.list_signatures("cuda.", "xpu.")
+        signs = {event.rank for event in met if event.role == "cause"} & reach
         ranks = frozenset(signs) if len(signs) == 1 else frozenset()
     return ranks if len(ranks) == 1 else frozenset()
 
@@ -211,7 +229,7 @@ def _weigh(view: LogView, trouble: _Trouble, ranks: frozenset[int], reach: froze
 def _list_ended(view: LogView, trouble: _Trouble) -> tuple[ExitRecord, ...]:
     """Return the ends of the processes that the lines name."""
     found = [match for event in trouble.events if (match := _PID.search(event.text))]
-    pids = {int(match[1] or match[2]) for match in found}
+    pids = {int(match[1] or match[2] or match[3]) for match in found}
     return tuple(item for item in view.exits if item.pid in pids and (item.signal or item.code))
 
 

@@ -14,6 +14,7 @@ from whystuck.evidence.logs.lines import LogEvent
 from whystuck.evidence.ranks import MAX_RANK, name_ranks, parse_ranks
 
 _MAX_LINES = 6
+_SIDES = 2
 # Nearer to a cause than that ranks waited: it names whom they waited for.
 _TIER = WAIT - 5
 
@@ -37,6 +38,9 @@ def make_missing(view: LogView) -> Iterator[Case]:
     joined = _find_members(view, events, ready) - set(ranks)
     if 0 < len(joined) < len(ranks):
         yield _make_extra(events, sorted(joined), ranks)
+        return
+    if (apart := _find_apart(named, set(ranks) | ready)) is not None:
+        yield _make_apart(events, apart, set(ranks) - set(apart))
         return
     # Where several ops lack different ranks, their orders differ, and nobody alone is late.
     is_one = len(named) == 1
@@ -84,6 +88,39 @@ def _find_members(view: LogView, events: list[LogEvent], ready: set[int]) -> fro
         if other.artifact == last.artifact and other.row > last.row:
             return parse_ranks(other.groups.get("ranks") or "")
     return frozenset(ready)
+
+
+def _find_apart(named: set[frozenset[int]], told: set[int]) -> tuple[int, ...] | None:
+    """Find the few ranks that are in other ops than all others: what these lack, those wait in.
+
+    Where the two sides are as large as each other, either may have left the other.
+    """
+    sides = sorted(named, key=len)
+    if len(sides) != _SIDES or sides[0] & sides[1] or sides[0] | sides[1] != told:
+        return None
+    return tuple(sorted(sides[0])) if 2 * len(sides[0]) < len(sides[1]) + 1 else None
+
+
+def _make_apart(events: list[LogEvent], ranks: tuple[int, ...], others: set[int]) -> Case:
+    """Make the case of few ranks that wait in an op of their own, and miss those of the others."""
+    who, rest = name_ranks(ranks), name_ranks(sorted(others))
+    return Case(
+        code=codes.RANK_NEVER_JOINED,
+        summary=f"{who} did not come to the ops in which {rest} wait, and waits in others, to "
+        "which nobody else came: it left what they are still in",
+        tier=_TIER,
+        ranks=ranks,
+        victims=tuple(sorted(others)),
+        lines=tuple(sorted(events, key=lambda one: _read_lacking(one) not in ranks)[:_MAX_LINES]),
+        time=find_time(events),
+        details={"state": "unknown", "missing": list(ranks), "ready": sorted(others)},
+        remedies=(f"py-spy dump --pid PID   # of {who}: which op it waits in, and from where",),
+    )
+
+
+def _read_lacking(event: LogEvent) -> int:
+    own = event.groups.get("ranks2") or ""
+    return int(own) if own.isdecimal() else -1
 
 
 def _make_extra(events: list[LogEvent], joined: list[int], missing: list[int]) -> Case:
