@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from whystuck.agent.interfaces import FabricPoll
+from whystuck.agent.ondemand.jobs import Job
+from whystuck.agent.ondemand.raw_files import RawFile
 from whystuck.agent.ondemand.runs import Run
+from whystuck.agent.ondemand.stepping import StepWatch
 from whystuck.evidence.agent import TraceState
 
 _ACTIVITIES = 2
@@ -29,9 +32,13 @@ class Held:
         """Return how many processes have one."""
         return len(self._runs)
 
-    def add(self, run: Run) -> None:
-        """Keep one in mind."""
-        self._runs[run.entry.pid] = run
+    def close(self, run: Run) -> None:
+        """Remove what was left for a trace that is over, unless Kineto may still hold it."""
+        is_held = may_be_held(run)
+        if is_held:
+            self._runs[run.entry.pid] = run
+        run.clean_up(is_held=is_held)
+        self._forget_ways(run.job)
 
     def get(self, pid: int) -> Run | None:
         """Return that of a process."""
@@ -76,5 +83,16 @@ class Held:
         run = self._runs.pop(pid, None)
         if run is not None:
             run.clean_up(is_held=False, is_marked_anew=is_marked_anew)
-            if run.job.is_ended:
-                run.forget()
+            self._forget_ways(run.job)
+
+    def _forget_ways(self, job: Job) -> None:
+        """Let go of what was needed to follow a job's traces: the agent remembers many jobs.
+
+        Its ranks are compared with each other until the last one is over.
+        """
+        if not job.is_ended:
+            return
+        for run in job.runs:
+            if self._runs.get(run.entry.pid) is not run:
+                run.steps, run.counter, run.text, run.mark_folders = StepWatch(), None, "", ()
+                run.file = RawFile("", None, run.file.pid)

@@ -380,12 +380,6 @@ class Run:
         for file in (self.file, *self._left):
             file.reach.close()
 
-    def forget(self) -> None:
-        """Let go of what was needed to follow it; the agent remembers many that are over."""
-        self.steps, self.counter, self.text, self.mark_folders = StepWatch(), None, "", ()
-        self.file = RawFile("", None, self.file.pid)
-        self._left.clear()
-
     def progress(self) -> TraceProgress:
         """Return how far it is, in the words of the agent's interface."""
         case = self.case

@@ -307,15 +307,7 @@ class OnDemandTracer:
         run.end(state, reason)
         run.is_finishing = False
         run.ended_ns = time.time_ns()
-        is_held = may_be_held(run)
-        if is_held:
-            self._held.add(run)
-        run.clean_up(is_held=is_held)
-        # Ranks of a job are compared with each other until the last one is over.
-        if run.job.is_ended:
-            for one in run.job.runs:
-                if self._held.get(one.entry.pid) is not one:
-                    one.forget()
+        self._held.close(run)
 
     async def _deliver(self, run: Run) -> None:
         """Make the file that was wanted, in a thread."""
