@@ -34,7 +34,7 @@ def run(tmp_path: Path, *arguments: object, job: str = JOB) -> tuple[str, list[d
     script.write_text(job + END)
     done = run_whystuck(
         "run", "--no-agent", "--evidence", "ev", "--",
-        *torchrun(3, script, *map(str, arguments)), cwd=tmp_path,
+        *torchrun(3, script, *map(str, arguments)), cwd=tmp_path, timeout_s=300,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr.decode()
     paths = sorted((tmp_path / "ev").glob("incidents/*/report.json"))
@@ -91,7 +91,7 @@ NOW_AND_THEN = JOB.replace(
 
 @pytest.mark.slow
 def test_what_ranks_wait_for_now_and_then_is_told_at_the_end_of_a_long_job(tmp_path: Path) -> None:
-    errors, reports = run(tmp_path, 250, 0, 0, job=NOW_AND_THEN)
+    errors, reports = run(tmp_path, 200, 0, 0, job=NOW_AND_THEN)
 
     assert reports == [], "it is no alarm"
     assert errors.count("(S308)") == 1
