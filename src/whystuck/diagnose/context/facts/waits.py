@@ -136,8 +136,8 @@ class Waits:
         return ".wait(" in line or (on_device and may_wait_for_device(position.frames, line))
 
     def _has_thread_in_call(self, rank: int) -> bool:
-        samples = self.stacks.samples_by_rank.get(rank)
-        return bool(samples) and any(is_thread_in_call(one) for one in samples[-1].threads)
+        samples = self.stacks.samples_by_rank.get(rank, [])
+        return any(is_thread_in_call(one) for last in samples[-1:] for one in last.threads)
 
     @cached_property
     def waiting(self) -> frozenset[int]:
