@@ -8,6 +8,7 @@ import time
 from collections import deque
 
 from .. import files, progress
+from ..heap import HEAP
 from .deepspeed import DeepSpeedWatch
 from .guard import GuardWatch
 from .inspector import Inspector
@@ -108,6 +109,7 @@ class Inspection:
         for part in self._parts:
             part.remove()
         self._parts = []
+        HEAP.note_use()
 
     def _note(self, kind: str, setting: Setting) -> None:
         assert self._lines is not None  # noqa: S101 - the caller has made it

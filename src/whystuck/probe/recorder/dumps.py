@@ -7,6 +7,7 @@ import sys
 import types
 
 from .. import cuda, files
+from ..heap import HEAP
 from ..threads import OwnThread
 from . import recorders
 
@@ -22,6 +23,7 @@ def dump_recorder(path: str) -> bool:
     torch are in use, NCCL's goes to ``path`` and the other one beside it. Returns whether
     anything was written: while a CUDA graph is captured nothing is, as a dump asks about events.
     """
+    HEAP.note_use()
     with cuda.Asking() as may_ask:
         return may_ask and _dump(path)
 

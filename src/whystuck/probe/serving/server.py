@@ -15,6 +15,7 @@ from ..descriptors import Descriptor
 from ..exit import crash
 from ..exit.exceptions import ExceptionKeeper
 from ..handlers.signals import SignalDumps
+from ..heap import HEAP
 from ..identity import Identity
 from ..recorder import coalescing, dumps, peers
 from ..threads import OwnThread
@@ -66,6 +67,7 @@ class Server:
             crash.finish,
             self._switch.look,
             every_second,
+            HEAP.look,
         )
 
     def start(self) -> None:
