@@ -16,6 +16,8 @@ _MARK = b"==> "
 _HEADING = re.compile(rb"^==> ([\w./~@+=,-]{1,300}) <==[ \r]{0,2}$", re.MULTILINE)
 # Nobody prints more files at once.
 _MOST = 4096
+# What has no such name so far down is the log of one job; to look on would cost a tenth more.
+_HEAD = 1 << 18
 
 
 class FileSections:
@@ -26,14 +28,18 @@ class FileSections:
         self._starts: list[int] = []
         self._owners: list[tuple[int, int]] = []
         self._left = _MOST
+        self._unseen, self._is_seen = _HEAD, False
 
     def begin(self, data: bytes) -> None:
         """Begin the next block; what stands last in the one before goes on."""
         if self._owners:
             self._last = self._owners[-1]
         self._starts, self._owners = [], []
-        if _MARK not in data:
+        end = len(data) if self._is_seen else min(len(data), self._unseen)
+        self._unseen -= end
+        if data.find(_MARK, 0, end) < 0:
             return
+        self._is_seen = True
         for match in _HEADING.finditer(data):
             if not self._left:
                 break
