@@ -116,7 +116,8 @@ def _find_open(view: LogView, kind: _Kind) -> list[LogEvent]:
     if not lines:
         return []
     if kind.signature == _DOWNLOAD:
-        lines = _list_undone(lines)
+        # Of a rank that nobody knows, what the ranks that wait say of it tells more.
+        lines = [line for line in _list_undone(lines) if line.rank >= 0]
     if not lines or is_done(lines[-1]):
         return []
     last = lines[-1]
