@@ -230,7 +230,8 @@ class LogIndex:
                 self.processes.doubt(host, pid)
             self.processes.note(host, pid, rank)
             self._note_node(rank, host)
-        for row in (one for one in log.source.part.tabled if one.groups.get("own")):
+        tabled = log.source.part.tabled
+        for row in (one for one in tabled if {"own", "pid"} <= one.groups.keys()):
             host = row.line.node or log.node
             self.processes.note(host, int(row.groups["pid"]), int(row.groups["own"][:7]))
         for pid, ranks in facts.rank_by_pid.items():
@@ -249,7 +250,7 @@ class LogIndex:
         """Yield the processes that a launcher says it started or ended, with their ranks."""
         part = log.source.part
         ended = [(seen.pid, seen.local) for seen in part.exits if seen.pid and seen.local >= 0]
-        rows = [row.groups for row in part.tabled if row.groups.get("local")]
+        rows = [row.groups for row in part.tabled if {"local", "pid"} <= row.groups.keys()]
         ended += [(int(row["pid"]), int(row["local"])) for row in rows]
         for pid, local in (*part.facts.local_by_pid.items(), *ended):
             rank = self.rank_of_local(log.node, local, log)

@@ -17,6 +17,7 @@ from whystuck.evidence.logs.lines import LogEvent
 from whystuck.evidence.ranks import name_ranks
 
 _SETUP = "progress.setup"
+_DOWNLOAD = "progress.download"
 # Blocks of transformers, accelerate, Lightning and YOLO that the first process enters alone.
 _LEADER_FIRST = {
     "main_process_first",
@@ -57,7 +58,7 @@ _KINDS = (
         "prepare the data before the job, and let the ranks wait with a longer limit",
     ),
     _Kind(
-        "progress.download",
+        _DOWNLOAD,
         "",
         codes.SETUP_SLOW,
         "a download was under way",
@@ -114,8 +115,9 @@ def _find_open(view: LogView, kind: _Kind) -> list[LogEvent]:
     lines = [event for event in view.list_signatures(kind.signature) if not event.is_past]
     if not lines:
         return []
-    if not kind.end:
-        lines = _list_undone(lines)
+    if kind.signature == _DOWNLOAD:
+        # Of a rank that nobody knows, what the ranks that wait say of it tells more.
+        lines = [line for line in _list_undone(lines) if line.rank >= 0]
     if not lines or is_done(lines[-1]):
         return []
     last = lines[-1]

@@ -56,5 +56,5 @@ def _are_of_several_hosts(told: Told, keys: set[int]) -> bool:
 def _list_hosts(told: Told) -> set[str]:
     """Return the hosts of which a tool or a file shows that their names lead to themselves."""
     shown = told.view.list_signatures("hosts.loopback")
-    named = {one.groups.get("host") or one.groups.get("host2") or "" for one in shown}
+    named = {one.groups.get("host") or "" for one in shown}
     return named - _OWN_NAMES - {""}

@@ -35,9 +35,9 @@ class RendezvousFailed(LogRule):
     more processes that came to a store than there are, as an earlier run left its file behind, or
     used the same address; different `MASTER_ADDR` or `MASTER_PORT`, where logs show the
     environment; a name that does not resolve; something else that listens at the address; a host
-    that gave the others its loopback address, as its own name leads there; an address that
-    refuses or does not answer, of the store or, in what gloo and HCCL print, of another rank; and
-    ranks that did not come, by the store's count or the key that others wait for.
+    that gave the others its loopback address, as its own name leads there; an address that refuses
+    or does not answer, of the store or, in what gloo and HCCL print, of another rank; and ranks
+    that did not come, by the store's count or the key that others wait for.
 
     In `details`: `kind` is duplicate-rank, world-size, endpoint, unresolved, not-a-store, refused,
     unreachable, missing-rank, missing-node, store-used-before, closed or timeout. `joined` and
