@@ -58,7 +58,7 @@ _SAME = re.compile(
     rf"(?:(?:is|are|all|look|looks|have|has|show|shows|exactly|just) ){{0,3}}{_ALIKE}"
     rf"|\b{_ALIKE}(?: (?:stack|trace|dump|frames|thing|here|picture))? ?"
     r"(?:for|on|in|at|as|with|from)? (?:all )?(?:of )?(?:the )?"
-    rf"{_LIST.replace('NAME', 'last')}(?:[\W_]|$)",
+    rf"{_LIST.replace('NAME', 'last').replace('}?', '}')}(?:[\W_]|$)",
     re.IGNORECASE,
 )
 _DENIED = re.compile(r"\b(?:not|but|except|unlike|nearly|almost|isn't|aren't|n't)\b", re.IGNORECASE)
