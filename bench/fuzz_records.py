@@ -126,6 +126,7 @@ READERS: tuple[Callable[[bytes], object], ...] = (
     lambda data: records.parse_peers(data, **OURS),
     lambda data: records.parse_skipped(data, **OURS),
     lambda data: records.parse_exception(data, **OURS),
+    lambda data: records.parse_thread_errors(data, **OURS),
     lambda data: records.parse_leaving(data, **OURS),
     lambda data: records.parse_exit(data, **OURS),
     lambda data: node_records.parse_memory(data, **OURS),

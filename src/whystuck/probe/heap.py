@@ -27,9 +27,10 @@ class Heap:
     def __init__(self) -> None:
         self._rest = 0
 
-    def note_use(self) -> None:
+    def note_use(self, *, is_used: bool = True) -> None:
         """Note that a request is served, whose memory will be free soon."""
-        self._rest = _REST_LOOKS
+        if is_used:
+            self._rest = _REST_LOOKS
 
     def look(self) -> None:
         """Give memory back once the last request is over; called once a second in our thread."""

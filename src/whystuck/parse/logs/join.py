@@ -325,11 +325,6 @@ class LogIndex:
                 pids.setdefault(seen.rank, seen.pid)
             if seen.rank != UNKNOWN_RANK and seen.local >= 0:
                 locals_.setdefault(seen.rank, seen.local)
-        devices = {
-            device: min(own)
-            for (host, device), own in facts.rank_by_device.items()
-            if len(own) == 1 and host in ("", log.node)
-        }
         known = (ranks | comms.keys() | set(facts.workers.values())) & self.node_by_rank.keys()
         nodes = {rank: self.node_by_rank[rank] for rank in known}
         return LogFile(
@@ -346,9 +341,19 @@ class LogIndex:
             bus_by_rank={rank: comm.bus for rank, (_, comm) in comms.items()},
             pid_by_rank=pids,
             local_by_rank=locals_,
-            rank_by_device=devices if len(set(devices.values())) == len(devices) else {},
+            rank_by_device=_find_devices(log),
             loss_ranks=frozenset(facts.losses.keys() - {UNKNOWN_RANK}),
         )
+
+
+def _find_devices(log: KnownLog) -> dict[int, int]:
+    """Return the rank of each device of the host of a log; nothing where two have one."""
+    devices = {
+        device: min(own)
+        for (host, device), own in log.source.part.facts.rank_by_device.items()
+        if len(own) == 1 and host in ("", log.node)
+    }
+    return devices if len(set(devices.values())) == len(devices) else {}
 
 
 def _world_of(part: LogPart) -> int:

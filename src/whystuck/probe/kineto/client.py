@@ -13,8 +13,7 @@ import sys
 import threading
 from typing import Any, Callable
 
-from .. import files
-from ..heap import HEAP
+from .. import files, heap
 from ..interrupts import let_through
 from ..shared_steps import SharedSteps
 from ..threads import OwnThread
@@ -119,8 +118,7 @@ class Kineto:
         # A rank that steps sees it at a step, and open files are not looked through for it.
         is_still, self._seen_steps = self._steps == self._seen_steps, self._steps
         is_tracing = self._was_collecting or self._has_mark("trace")
-        if is_tracing:
-            HEAP.note_use()
+        heap.HEAP.note_use(is_used=is_tracing)
         self._teardown.follow(library, is_tracing=is_tracing)
         if (is_still or is_tracing) and self._is_in_flight():
             self._watch_trace(library)

@@ -225,14 +225,10 @@ def _make_case(view: LogView, group: Alike, who: _Who, lines: tuple[LogEvent, ..
     )
     if shared is not None:
         summary = f"{shared.sentence}: {share} ranks raised {group.type}{place}"
-        kind = {"kind": shared.kind.name, "words": shared.words}
-        details = {**case.details, **kind}
+        details = {**case.details, "kind": shared.kind.name, "words": shared.words}
+        remedies = shared.remedies
         return replace(
-            case,
-            code=codes.CONFIG_ERROR,
-            summary=summary,
-            details=details,
-            remedies=shared.remedies,
+            case, code=codes.CONFIG_ERROR, summary=summary, details=details, remedies=remedies
         )
     return case
 

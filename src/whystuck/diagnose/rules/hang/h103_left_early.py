@@ -119,10 +119,7 @@ class LeftEarly(Rule):
         yield self.make_finding(
             f"{name_ranks(left)} ended with exit code 0{how} while {name_ranks(cut)} still needed "
             "it",
-            # Who got a message too many ends before its peers, and is not at fault.
-            Confidence.CERTAIN
-            if any(not wait.is_p2p for wait in scene.waits.pending)
-            else Confidence.LIKELY,
+            _weigh_ends(scene),
             Blame(ranks=left, victims=cut, where=where),
             because=[
                 Citation(f"rank {rank} ended with exit code 0", scene.exits.by_rank[rank].artifact)
@@ -140,6 +137,12 @@ class LeftEarly(Rule):
             ],
             details={"exit_code": 0} | ({"call": calls[min(calls)]} if calls else {}),
         )
+
+
+def _weigh_ends(scene: Scene) -> Confidence:
+    """Who got a message too many ends before its peers, and is not at fault."""
+    is_collective = any(not wait.is_p2p for wait in scene.waits.pending)
+    return Confidence.CERTAIN if is_collective else Confidence.LIKELY
 
 
 def _find_last_frames(scene: Scene, rank: int) -> tuple[Frame, ...]:

@@ -69,6 +69,8 @@ _LOCAL = re.compile(
 
 def find_local_heading(text: str) -> int:
     """Return the local rank that a heading or a comment says the next stack is of, -1 if none."""
+    if text.startswith("LOCAL_RANK="):
+        return -1  # a row of an environment; the ranks of other nodes have the same
     match = _LOCAL.search(text)
     return int(match[1]) if match and len(_LOCAL.findall(text)) == 1 else -1
 
