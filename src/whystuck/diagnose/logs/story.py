@@ -144,7 +144,8 @@ class Story:
         Args:
             view: The logs.
             makers: What makes cases of them.
-            is_running: Whether the job has not ended: what ranks print of failures is then no end.
+            is_running: Whether the job goes on or has ended well: what ranks print of failures is
+                then no end.
         """
         self.view = view
         self._makers = tuple(makers)

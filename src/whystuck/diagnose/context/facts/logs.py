@@ -25,7 +25,14 @@ class Logs:
         """What logs say went wrong, the root cause first."""
         is_running = self.evidence.incident.kind in {"stall", "snapshot"}
         makers = MAKERS if any(len(table) for table in self._told) else ()
-        return Story(LogView(self.evidence), makers, is_running=is_running)
+        is_whole = is_running or self._has_ended_well
+        return Story(LogView(self.evidence), makers, is_running=is_whole)
+
+    @property
+    def _has_ended_well(self) -> bool:
+        """Whether ranks and launcher ended with 0: what printed a traceback was no end of them."""
+        ends = [one.code for one in self.evidence.exits]
+        return self.evidence.incident.command_exit == 0 and bool(ends) and not any(ends)
 
     @property
     def _told(self) -> tuple[Sized, ...]:

@@ -25,6 +25,8 @@ _STOPS = re.compile(
 )
 # A metric of no samples is none, in jobs that are well.
 _OF_CHECK = re.compile(r"(?:eval|val|valid|validation|test)[_/. ]?(?:loss|norm)", re.IGNORECASE)
+# A part of a loss, or of a batch, that the job leaves out by itself.
+_LEFT_OUT = re.compile(r"\b(?:ignored|ignoring|handled|masked)\b", re.IGNORECASE)
 # One line alone may be of a step that was skipped.
 _LEAST, _SURE = 2, 3
 _MAX_LINES = 6
@@ -41,7 +43,9 @@ def make_not_finite(view: LogView) -> Iterator[Case]:
     events = [
         event
         for event in view.list_signatures("py.nan")
-        if is_said(event) and not _OF_CHECK.search(event.text)
+        if is_said(event)
+        and not _OF_CHECK.search(event.text)
+        and not _LEFT_OUT.search(event.text)
     ]
     exceptions = find_exceptions(view, events)
     stops = [event for event in events if _STOPS.search(event.text)]
