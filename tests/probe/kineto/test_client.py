@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from tests.disks import small_disk
-from tests.launch.running import NO_COMPILER, clean_environment
+from tests.launch.running import clean_environment
 from tests.probe.job import PROBE_DIR, copy_probe, job_dir, read_until_trained, start_rank
 from tests.probe.kineto.fabric import Fabric, fabric, has_socket_of, wait_until
 
@@ -23,7 +23,7 @@ from whystuck.agent.processes.step_counter import open_counter
 # Steps until it is told on stdin what to do at the end.
 TRAIN = """
 import os, select, sys, time
-import torch; NO_COMPILER
+import torch
 torch.manual_seed(0)
 layer = torch.nn.Linear(16, 16)
 optimizer = torch.optim.SGD(layer.parameters(), lr=0.01)
@@ -36,7 +36,7 @@ print("trained", flush=True)
 while not select.select([sys.stdin], [], [], 0)[0]:
     step()
 exec(sys.stdin.read())
-""".replace("NO_COMPILER", NO_COMPILER)
+"""
 # Much, as a busy machine takes minutes to import torch.
 END_S = 400
 LONG = "ACTIVITIES_DURATION_MSECS=60000"
