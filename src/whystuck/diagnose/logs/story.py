@@ -184,7 +184,7 @@ class Story:
         roots = [case for case in known if not any(self._explains(other, case) for other in known)]
         roots = _drop_doubted(roots)
         if len(roots) > 1:
-            roots = _prefer_named(self._count_votes(roots))
+            roots = _prefer_specific(_prefer_named(self._count_votes(roots)))
         return tuple(roots) if len(roots) < 2 else tuple(_doubt(case) for case in roots)  # noqa: PLR2004
 
     @cached_property
@@ -274,6 +274,16 @@ def _prefer_named(roots: list[Case]) -> list[Case]:
     told = set(named[0].ranks)
     rest = [case for case in roots if case is not named[0]]
     return named if all(told <= _list_told(case) for case in rest) else roots
+
+
+def _prefer_specific(roots: list[Case]) -> list[Case]:
+    """Keep the case that tells more than who did not come, where all tell it of the same ranks."""
+    is_wait = all(BUSY <= case.tier < LOST for case in roots)
+    ranks = {frozenset(case.ranks) for case in roots}
+    if not is_wait or len(ranks) != 1 or not roots[0].ranks:
+        return roots
+    telling = [case for case in roots if case.code != codes.RANK_NEVER_JOINED]
+    return (telling or roots)[:1]
 
 
 def _list_told(case: Case) -> set[int]:

@@ -291,10 +291,15 @@ class LogFacts:
                 self.rank_by_place.setdefault((line.node, line.local), set()).add(rank)
             else:
                 self.rank_by_local.setdefault(line.local, set()).add(rank)
-        if line.node and (line.node in self.nodes or len(self.nodes) < _MAX_KEPT):
-            self.nodes[line.node] += 1
-            if rank != UNKNOWN_RANK:
-                self.node_by_rank.setdefault(rank, line.node)
+        if self.note_host(line.node) and rank != UNKNOWN_RANK:
+            self.node_by_rank.setdefault(rank, line.node)
+
+    def note_host(self, host: str) -> bool:
+        """Count a line of a host, if one is named; return whether it is kept."""
+        is_kept = bool(host) and (host in self.nodes or len(self.nodes) < _MAX_KEPT)
+        if is_kept:
+            self.nodes[host] += 1
+        return is_kept
 
     def _note_worker(self, worker: tuple[str, int], rank: int) -> None:
         """Take the rank of a process; unknown where two hosts have one of that number."""

@@ -299,6 +299,12 @@ class LogReader:
             place = end
         return place, row
 
+    def _name_section(self, line: LogLine, data: bytes, start: int) -> None:
+        host = line.node
+        self._sections.name(line, data, start)
+        if line.is_kernel and line.node != host:
+            self._part.facts.note_host(line.node)
+
     def _look(
         self,
         data: bytes,
@@ -321,7 +327,7 @@ class LogReader:
         if is_mark:
             self._part.facts.note(line, row)
         if not is_held:
-            self._sections.name(line, data, place.start)
+            self._name_section(line, data, place.start)
         is_known = bool(owners) and self._find_event(line, raw, row, owners)
         above = [*reversed(before)]
         for trace in self._traces.read(line, row, map(self._parse, above)):

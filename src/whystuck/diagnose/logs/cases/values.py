@@ -43,9 +43,7 @@ def make_not_finite(view: LogView) -> Iterator[Case]:
     events = [
         event
         for event in view.list_signatures("py.nan")
-        if is_said(event)
-        and not _OF_CHECK.search(event.text)
-        and not _LEFT_OUT.search(event.text)
+        if is_said(event) and not _OF_CHECK.search(event.text) and not _LEFT_OUT.search(event.text)
     ]
     exceptions = find_exceptions(view, events)
     stops = [event for event in events if _STOPS.search(event.text)]
