@@ -16,6 +16,8 @@ from whystuck.parse.logs.signatures import Signature
 # times, so many lines of it.
 _ON_NS, _ALL_ON_NS = 5_000_000_000, 60_000_000_000
 _LINES_ON = 20
+# What a rank printed before it waited may come so many lines late.
+_LATE_ROWS = 4
 # Kinds of trouble that programs meet and get over, as they try again with less.
 _SURVIVABLE = {"gpu_oom"}
 _NUMERIC, _DEPARTURE = "numeric", "departure"
@@ -94,8 +96,11 @@ def _all_go_on(log: KnownLog, ranks: Iterable[int], row: int) -> bool:
 
     The first alone may be in something long that the others do not call.
     """
-    progress, missing = log.source.part.facts.progress, set(ranks)
-    if any(last > row for rank, last in progress.items() if rank >= 0 and rank not in missing):
+    part, missing = log.source.part, set(ranks)
+    progress = part.facts.progress
+    waited = [last for rank, last in progress.items() if rank >= 0 and rank not in missing]
+    ends = [*(seen.row for seen in part.exits), *(trace.row for trace in part.traces)]
+    if max(waited, default=0) > row + _LATE_ROWS and max(ends, default=0) <= row:
         return True
     told = [progress.get(rank, 0) > row for rank in missing]
     return bool(told) and all(told)
