@@ -28,7 +28,7 @@ from whystuck.parse.logs.search.engines import Engine
 from whystuck.parse.logs.search.raw_lines import COLOUR, LINE, LineTable, skip_end, split_lines
 from whystuck.parse.logs.search.scan import MAX_LINE, LogPatterns, TellingPiece
 from whystuck.parse.logs.signatures import Signature, load_signatures
-from whystuck.parse.logs.wrapped import find_width, join_wrapped
+from whystuck.parse.logs.wrapped import find_width, join_wrapped, split_record
 
 TRACE_MARKS = (b"Traceback (most recent", b"terminated with the following error")
 MARKS = (
@@ -299,6 +299,11 @@ class LogReader:
             place = end
         return place, row
 
+    def _read_traces(self, line: LogLine, row: int, above: list[bytes]) -> None:
+        for one in split_record(line):
+            for trace in self._traces.read(one, row, map(self._parse, above)):
+                self._part.keep_trace(trace)
+
     def _name_section(self, line: LogLine, data: bytes, start: int) -> None:
         host = line.node
         self._sections.name(line, data, start)
@@ -330,8 +335,7 @@ class LogReader:
             self._name_section(line, data, place.start)
         is_known = bool(owners) and self._find_event(line, raw, row, owners)
         above = [*reversed(before)]
-        for trace in self._traces.read(line, row, map(self._parse, above)):
-            self._part.keep_trace(trace)
+        self._read_traces(line, row, above)
         if is_mark and not self._traces.took:
             texts = (self._parse(one).text for one in above)
             if syntax := read_syntax_error(texts, line, row):

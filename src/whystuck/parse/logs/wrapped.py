@@ -1,12 +1,14 @@
-"""Lines that a terminal cut at its width, put together again."""
+"""Lines that a terminal cut at its width, put together again, and records of several lines."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
+from dataclasses import replace
 from itertools import pairwise
 
 from whystuck.parse.logs.line_forms import match_prefix
+from whystuck.parse.logs.lines import LogLine
 
 # Terminals are no narrower, and nobody has one that is wider.
 _LEAST, _MOST = 60, 400
@@ -16,6 +18,8 @@ _FEWEST = 2
 _MOST_LONGER = 8
 _DIGITS = re.compile(r"\d+")
 _BEGIN = 5
+# A record of a logger with more lines is no traceback.
+_MOST_IN_RECORD = 400
 # A terminal cuts words; what a program ends a line with is the end of one.
 _INSIDE = re.compile(r"[a-z][a-z]|[A-Z]\w|\d\d")
 # What tables and rules are drawn with.
@@ -75,3 +79,10 @@ def _release(held: list[str], joined: list[str]) -> None:
     if held:
         joined += ["".join(held), *[""] * (len(held) - 1)]
         held.clear()
+
+
+def split_record(line: LogLine) -> list[LogLine]:
+    """Return the lines that a record of a logger holds as one text, as that of a traceback."""
+    if "\n" not in line.text:
+        return [line]
+    return [replace(line, text=text) for text in line.text.split("\n", _MOST_IN_RECORD)]
