@@ -91,6 +91,27 @@ def test_words_that_lines_begin_with_are_no_pods(lines: list[str]) -> None:
     assert not labels
 
 
+def test_host_of_any_name_before_a_rank_hides_no_rank() -> None:
+    text = "".join(f"[server{one}] [rank{rank}]: step 1\n" for one, rank in (("A", 0), ("B", 1)))
+    found = read_job(out=text * 3 + "[serverB] [rank1]: ValueError: no\n").logs.events
+
+    assert {(one.rank, one.text) for one in found} == {(1, "ValueError: no")}
+
+
+@pytest.mark.parametrize(
+    "form", ["rank{:02} ", "rank{}: ", "w{:02} ", "2025-01-01 10:00:00 rank{} "]
+)
+def test_programs_that_number_their_lines_tell_ranks(form: str) -> None:
+    text = "".join(f"{form.format(one)}step 1\n" for one in (1, 0, 3, 2))
+    found = read_job(out=text * 2 + f"{form.format(3)}ValueError: no\n").logs.events
+
+    assert {one.rank for one in found} == {3}
+
+
+def test_words_in_boxes_are_no_hosts() -> None:
+    assert not find_labels([b"[config] lr 0.1", b"[config] wd 0", b"[model] large", b"[model] x"])
+
+
 def test_replicas_of_torchx_are_told_apart() -> None:
     text = "trainer/0 step 1\ntrainer/0 step 2\ntrainer/1 step 1\ntrainer/1 ValueError: no\n"
 

@@ -23,14 +23,16 @@ LABEL = re.compile(
     r"|(?P<replica>[a-z][\w-]{0,40}/\d{1,5}) "
     # and collectors of Python in round ones
     rf"|\({NO_COUNT}(?P<round>(?=[\w.]*[\d-])[a-z][\w.-]{{0,62}}|{_COUNTED})\) "
-    rf"|\[{NO_COUNT}(?P<boxed>(?=[\w.]*[\d-])[a-z][\w.-]{{0,62}}|{_COUNTED})\](?: |$)"
+    rf"|\[{NO_COUNT}(?P<boxed>(?=[\w.]*[\d-])[a-z][\w.-]{{0,62}}|{_COUNTED}"
+    # before a rank, any name
+    r"|[A-Za-z][\w.-]{0,62}(?=\] \[rank\d))\](?: |$)"
     rf"|{NO_COUNT}(?P<bare>[a-z][a-z0-9.]*(?:-[a-z0-9.]+){{0,11}}-\d{{1,5}}) (?=\S|  )"
 )
 _NAMES = ("host", "container", "pod", "replica", "round", "boxed", "bare")
 # `[3] text`, as the launchers of MPICH and Intel put it; `[3]: text`, as people tell torchrun to;
-# and `w03 text`, as programs name their workers.
+# and `w03 text` or `rank03 text`, as programs name their workers.
 NUMBERED = re.compile(
-    r"\[(?P<number>\d{1,6})\]:? |(?:w|wk|wkr|worker|proc|rk)(?P<worker>\d{1,5}):? "
+    r"\[(?P<number>\d{1,6})\]:? |(?:w|wk|wkr|worker|proc|rk|rank)(?P<worker>\d{1,5}):? "
 )
 
 
