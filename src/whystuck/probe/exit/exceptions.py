@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+import time
 
 from .. import files, wire
 from ..identity import Identity
@@ -18,6 +19,9 @@ _SLACK_S = 30.0
 # Errors of threads: the first ones, and the last ones.
 _FIRST_ERRORS = 8
 _LAST_ERRORS = 8
+# So many are written at once; more of them, once a second: a write takes about a millisecond.
+_MOST_AT_ONCE = 100
+_EVERY_S = 1.0
 HOLD_ENV = "WHYSTUCK_HOLD_S"
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
@@ -38,6 +42,8 @@ class ExceptionKeeper:
         self._owner = os.getpid()
         self._seen: int | None = None
         self._thread_errors: list[dict[str, object]] = []
+        self._writes = 0
+        self._due_s = 0.0
         self._lock = threading.Lock()
 
     def watch(self) -> None:
@@ -67,10 +73,13 @@ class ExceptionKeeper:
             return
         if os.getpid() != self._owner or files.why_off():
             return
+        if self._writes >= _MOST_AT_ONCE and time.monotonic() < self._due_s:
+            return
         from .description import describe
 
         record = describe(value, trace)
         with self._lock:
+            self._writes, self._due_s = self._writes + 1, time.monotonic() + _EVERY_S
             kept = self._thread_errors
             kept.append(record)
             if len(kept) > _FIRST_ERRORS + _LAST_ERRORS:
