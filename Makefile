@@ -197,20 +197,20 @@ bench-hostile: $(DEV)  ## what hostile evidence costs: time, and memory of all p
 bench-hostile-quick: $(DEV)  ## the same on some small cases; fails for memory and tracebacks, not for time
 	$(PY) bench/hostile.py --quick --every 4
 
-FUZZ_SECONDS ?= 600
-FUZZ_OPTIONS ?=
+FUZZ_OPTIONS ?= -max_total_time=600
 
 fuzz: $(DEV)  ## ten minutes each of made-up dumps, op logs, marks, logs, traces and records, led by coverage
 	$(PY) -m pip install --quiet --group fuzz
-	$(PY) bench/fuzz_fr.py -max_total_time=$(FUZZ_SECONDS) -print_final_stats=1 $(FUZZ_OPTIONS)
-	$(PY) bench/fuzz_ops.py -max_total_time=$(FUZZ_SECONDS) -print_final_stats=1 $(FUZZ_OPTIONS)
-	$(PY) bench/fuzz_marks.py -max_total_time=$(FUZZ_SECONDS) -print_final_stats=1 $(FUZZ_OPTIONS)
-	$(PY) bench/fuzz_logs.py -max_total_time=$(FUZZ_SECONDS) -print_final_stats=1 $(FUZZ_OPTIONS)
-	$(PY) bench/fuzz_traces.py -max_total_time=$(FUZZ_SECONDS) -print_final_stats=1 $(FUZZ_OPTIONS)
-	$(PY) bench/fuzz_records.py -max_total_time=$(FUZZ_SECONDS) -print_final_stats=1 $(FUZZ_OPTIONS)
+	$(PY) bench/fuzz_fr.py -print_final_stats=1 $(FUZZ_OPTIONS)
+	$(PY) bench/fuzz_ops.py -print_final_stats=1 $(FUZZ_OPTIONS)
+	$(PY) bench/fuzz_marks.py -print_final_stats=1 $(FUZZ_OPTIONS)
+	$(PY) bench/fuzz_logs.py -print_final_stats=1 $(FUZZ_OPTIONS)
+	$(PY) bench/fuzz_traces.py -print_final_stats=1 $(FUZZ_OPTIONS)
+	$(PY) bench/fuzz_records.py -print_final_stats=1 $(FUZZ_OPTIONS)
 
-fuzz-quick:  ## the same for some seconds, with the same numbers each time
-	@$(MAKE) --no-print-directory fuzz FUZZ_SECONDS=10 FUZZ_OPTIONS=-seed=1
+# A number of inputs, not of seconds: what is made up is the same on a machine of any speed.
+fuzz-quick:  ## the same for some seconds, with the same inputs each time
+	@PYTHONHASHSEED=0 $(MAKE) --no-print-directory fuzz FUZZ_OPTIONS="-seed=1 -runs=1000"
 
 bench-trace-path: $(DEV)  ## what the critical path of a trace costs, beside a plain search
 	$(PY) bench/trace_path.py

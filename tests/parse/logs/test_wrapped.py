@@ -6,6 +6,7 @@ import pytest
 from tests.diagnose.logs.jobs import timeout
 from tests.parse.logs.jobs import read_job
 
+from whystuck.parse.logs.reader import read_log
 from whystuck.parse.logs.wrapped import find_width, join_wrapped
 
 WAITS = "".join(timeout(rank) for rank in (0, 1, 2))
@@ -50,3 +51,12 @@ TABLE = "".join(f"| {n} N/A {n} C python | {n}MiB |".ljust(90) + "|\n" for n in 
 )
 def test_lookalike_is_left_as_it_is(text: str) -> None:
     assert find_width(text.encode()) == 0
+
+
+@pytest.mark.parametrize("block", [1, 92, 323])
+def test_cut_lines_are_joined_over_blocks(block: int) -> None:
+    text = f"why does it hang\n{cut(WAITS, 100)}\nthanks\n".encode()
+    whole, parts = read_log(text), read_log(text, block=block)
+
+    assert [event.row for event in parts.events] == [event.row for event in whole.events]
+    assert parts.rows == whole.rows

@@ -123,7 +123,9 @@ class LogReader:
                 return
             self._learn(data)
         cut = data.rfind(b"\n") + 1
-        if not cut and len(data) > MAX_REST:
+        if self._width and len(data) < HEAD_BYTES:
+            cut = 0  # a record that is wrapped may go on in the next block
+        elif not cut and len(data) > MAX_REST:
             cut = len(data)
         self._rest = data[cut:]
         if cut:
