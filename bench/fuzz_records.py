@@ -131,6 +131,7 @@ READERS: tuple[Callable[[bytes], object], ...] = (
     lambda data: records.parse_exit(data, **OURS),
     lambda data: node_records.parse_memory(data, **OURS),
     lambda data: node_records.parse_cpu(data, **OURS),
+    lambda data: node_records.parse_garbage(data, **OURS),
     lambda data: node_records.parse_host(data, artifact="a"),
     lambda data: node_records.parse_claims(data, artifact="a"),
     lambda data: parse_inspection(data, **OURS),

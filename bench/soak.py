@@ -254,6 +254,8 @@ def _measure(options: argparse.Namespace, folder: Path) -> tuple[Job, Job, Comma
         if len(watched.times_s) % TOLD_EVERY == 0:
             # A run that is ended early has told something.
             (folder / "so-far.txt").write_text(make_table(make_rows(watched, bare)))
+            for name, job in (("watched", watched), ("bare", bare)):
+                (folder / f"{name}-samples.json").write_text(job.show_samples())
         time.sleep(max(0.0, begin_s + EVERY_S - time.monotonic()))
     commands.stop()
     return watched, bare, commands, [one.wait() for one in started]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections import defaultdict
@@ -48,10 +49,19 @@ class Job:
         for key, values in self.samples.items():
             values.append(figures.get(key, float("nan")))
 
+    def show_samples(self) -> str:
+        """Return all samples as JSON, by part and figure."""
+        named = {" ".join(key): values for key, values in self.samples.items()}
+        return json.dumps({"time_s": self.times_s, **named})
+
     def parts(self) -> Iterator[tuple[str, psutil.Process]]:
         """Name the processes of the job, with or without whystuck."""
-        front = psutil.Process(self.pid)
-        yield ("front", front) if "whystuck" in front.cmdline() else ("launcher", front)
+        try:
+            front = psutil.Process(self.pid)
+            is_ours = "whystuck" in front.cmdline()
+        except psutil.Error:  # it has ended
+            return
+        yield "front" if is_ours else "launcher", front
         ranks = []
         for process in front.children(recursive=True):
             try:

@@ -12,6 +12,7 @@ from whystuck.diagnose.summaries.ops_view import View
 from whystuck.evidence.collector import collector_paused
 from whystuck.evidence.finding import Report
 from whystuck.evidence.model import Evidence
+from whystuck.evidence.nodes.resources import GarbageSeries
 from whystuck.parse.errors import ParseError
 from whystuck.parse.ops.marks import cut_marks
 from whystuck.read.collected import Choice
@@ -119,13 +120,19 @@ def diagnose_evidence(evidence: Evidence, view: View | None = None) -> Report:
     return hide_values(diagnose(evidence, view=view), leave=("stacks",))
 
 
-def judge_pace(files: Sequence[Path], ranks: Iterable[int], node: str) -> Report:
+def judge_pace(
+    files: Sequence[Path],
+    ranks: Iterable[int],
+    node: str,
+    garbage: tuple[GarbageSeries, ...] = (),
+) -> Report:
     """Say which ranks of one node, if any, make the others wait in a job that runs.
 
     Args:
         files: Their op logs and marks; they may be written to meanwhile.
         ranks: The ranks.
         node: The node of these ranks.
+        garbage: How often they were seen in their garbage collectors.
 
     Returns:
         A report with findings about the pace alone.
@@ -136,7 +143,8 @@ def judge_pace(files: Sequence[Path], ranks: Iterable[int], node: str) -> Report
     evidence = read_paths(files)
     topology = replace(evidence.topology, node_by_rank=dict.fromkeys(ranks, node))
     slow = replace(evidence.incident, kind="slow")
-    return diagnose_evidence(replace(evidence, topology=topology, incident=slow))
+    evidence = replace(evidence, topology=topology, incident=slow, garbage=garbage)
+    return diagnose_evidence(evidence)
 
 
 def cut_new_marks(data: bytes, first: int) -> tuple[bytes, int]:

@@ -17,7 +17,7 @@ MAGIC = b"WSBEAT01"
 LAYOUT = struct.Struct("=8sQQQqqqqqqqQ")
 # What slots of newer probes have behind it.
 _LATER = struct.Struct("=q")
-_LATER_FIELDS = ("replays", "recorded")
+_LATER_FIELDS = ("replays", "recorded", "collector")
 _MOST_BYTES = LAYOUT.size + _LATER.size * len(_LATER_FIELDS)
 
 
@@ -37,6 +37,8 @@ class BeatSlot:
     replays: int = 0
     # Ops in the op log; counted where torch's recorder is off.
     recorded: int = 0
+    # The address of the counts of its garbage collector, see `whystuck.probe.collector`.
+    collector: int = 0
 
     @property
     def age_s(self) -> float:

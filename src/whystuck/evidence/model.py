@@ -22,7 +22,13 @@ from whystuck.evidence.logs.lines import Logs
 from whystuck.evidence.nodes.checks import CheckResult
 from whystuck.evidence.nodes.devices import DeviceState, RunningKernel
 from whystuck.evidence.nodes.ras import RasStatus
-from whystuck.evidence.nodes.resources import CpuSeries, HostState, MemorySeries, RankClaim
+from whystuck.evidence.nodes.resources import (
+    CpuSeries,
+    GarbageSeries,
+    HostState,
+    MemorySeries,
+    RankClaim,
+)
 from whystuck.evidence.ops.collectives import Collectives
 from whystuck.evidence.ops.executed_lines import ExecutedLines
 from whystuck.evidence.ops.inspection import Inspection
@@ -132,6 +138,7 @@ class Evidence:
     logs: Logs = field(default_factory=Logs)
     memory: tuple[MemorySeries, ...] = ()
     cpu: tuple[CpuSeries, ...] = ()
+    garbage: tuple[GarbageSeries, ...] = ()
     hosts: tuple[HostState, ...] = ()
     claims: tuple[RankClaim, ...] = ()
     ras: tuple[RasStatus, ...] = ()

@@ -10,9 +10,11 @@ from pathlib import Path
 
 import msgspec
 
+from whystuck.collect.beats import read_beat
 from whystuck.collect.node.host import SHARED_MEMORY, collect_host, read_free
 from whystuck.collect.node.kernel_log import KernelLog, counts_as_kernel, drop_foreign
 from whystuck.collect.processes.cpu import CpuTracker
+from whystuck.collect.processes.garbage import GarbageTracker
 from whystuck.collect.processes.memory import MemoryTracker, read_memory_group
 from whystuck.collect.processes.proc_files import list_descendants
 from whystuck.evidence.finding import Gap
@@ -41,6 +43,7 @@ class NodeWatch:
     table: RankTable
     memory: MemoryTracker = field(init=False)
     cpu: CpuTracker = field(init=False)
+    garbage: GarbageTracker = field(init=False)
     marks: MarkHistory = field(init=False)
     _host: HostRecord = field(init=False)
     _kernel: KernelLog | None = None
@@ -55,6 +58,7 @@ class NodeWatch:
         """Nothing is looked at before `start`."""
         self.memory = MemoryTracker(self.evidence.node)
         self.cpu = CpuTracker(self.evidence.node)
+        self.garbage = GarbageTracker(self.evidence.node, self._find_collector)
         self.marks = MarkHistory(self.evidence, self.table)
         self._host = HostRecord(node=self.evidence.node)
 
@@ -76,11 +80,20 @@ class NodeWatch:
             kept = {one.pid for one in self.table.all_processes() if one.attempt > oldest}
             self.memory.keep(kept)
             self.cpu.keep(kept)
+            self.garbage.keep(kept)
         self.memory.look(pids, now_s)
         self.cpu.look(pids, now_s)
+        self.garbage.look(pids, now_s)
         self._note_kin(now_s)
         self.marks.look(now_s)
         self._lowest = min(self._lowest, read_free(SHARED_MEMORY))
+
+    def _find_collector(self, pid: int) -> int:
+        """Return where a rank says that the counts of its garbage collector are, 0 if nowhere."""
+        for process in self.table.all_processes():
+            if process.pid == pid and (beat := read_beat(self.table.file_of(process, "beat"))):
+                return beat.collector
+        return 0
 
     def _note_kin(self, now_s: float) -> None:
         """Note which processes are of this job, as often as is cheap."""
@@ -95,10 +108,11 @@ class NodeWatch:
             self._kin = set(sorted(self._kin)[-_MAX_KIN // 2 :])
 
     def write_looks(self, folder: Path, process: RankProcess) -> None:
-        """Write ``memory.json`` and ``cpu.json`` of a rank, if it was ever looked at."""
+        """Write ``memory.json``, ``cpu.json`` and ``garbage.json`` of a rank, as far as known."""
         for name, record in (
             (records.MEMORY_FILE, self.memory.find(process.pid)),
             (records.CPU_FILE, self.cpu.find(process.pid)),
+            (records.GARBAGE_FILE, self.garbage.find(process.pid)),
         ):
             if record is not None and record.points:
                 self.evidence.write(folder / name, msgspec.json.encode(record))

@@ -106,7 +106,7 @@ class Supervisor:
             self._held,
         )  # fmt: skip
         self._imports = ReportImports()
-        self._slow = SlowWatch(self._keeper, self._table, self._fault_log.note)
+        self._slow = SlowWatch(self._keeper, self._table, self._fault_log.note, self._node.garbage)
 
     def _make_hold(self) -> SceneHold:
         hold = SceneHold(

@@ -6,10 +6,18 @@ from msgspec.structs import replace
 
 from whystuck.evidence.nodes.checks import CheckProblem, CheckResult, ChecksRecord
 from whystuck.evidence.nodes.devices import DevicesRecord, DeviceState
-from whystuck.evidence.nodes.records import ClaimsRecord, CpuRecord, HostRecord, MemoryRecord
+from whystuck.evidence.nodes.records import (
+    ClaimsRecord,
+    CpuRecord,
+    GarbageRecord,
+    HostRecord,
+    MemoryRecord,
+)
 from whystuck.evidence.nodes.resources import (
     CpuPoint,
     CpuSeries,
+    GarbagePoint,
+    GarbageSeries,
     HostState,
     MemoryPoint,
     MemorySeries,
@@ -42,6 +50,13 @@ def parse_cpu(data: bytes, *, rank: int, artifact: str) -> CpuSeries:
     record = decode_record(data, CpuRecord)
     points = tuple(CpuPoint(*point) for point in record.points)
     return take_fields(CpuSeries, record, rank=rank, points=points, artifact=artifact)
+
+
+def parse_garbage(data: bytes, *, rank: int, artifact: str) -> GarbageSeries:
+    """Read ``garbage.json`` of a rank."""
+    record = decode_record(data, GarbageRecord)
+    points = tuple(GarbagePoint(*point) for point in record.points)
+    return take_fields(GarbageSeries, record, rank=rank, points=points, artifact=artifact)
 
 
 def parse_host(data: bytes, *, artifact: str) -> tuple[HostState, ...]:

@@ -12,12 +12,15 @@ import struct
 import time
 
 from . import files, progress
+from .attempts import attempt
+from .collector import find_collector
 from .descriptors import Descriptor
 from .recorder import names, recorders
 
 MAGIC = b"WSBEAT01"
-# The count stands at both ends of what was there first; replays and recorded ops came later.
-LAYOUT = struct.Struct("=8sQQQqqqqqqqQqq")
+# The count stands at both ends of what was there first. Replays, recorded ops and the address of
+# the garbage collector came later.
+LAYOUT = struct.Struct("=8sQQQqqqqqqqQqqq")
 
 # Of a core, for counting; a rank is told to stand still after 20 s, so that no count is older.
 _MAX_SHARE = 0.002
@@ -34,6 +37,11 @@ class Beat:
         # What was counted last, and when it is counted again.
         self._counted = 0, 0
         self._due_ns = 0
+        self._collector = 0
+        attempt(self._find_collector)
+
+    def _find_collector(self) -> None:
+        self._collector = find_collector()
 
     def _open(self) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
@@ -85,6 +93,7 @@ class Beat:
             self._count,
             progress.COUNTS.replays,
             0 if enqueued else self._count_recorded(),
+            self._collector,
         )
         os.pwrite(self._file.fd, record, 0)
 

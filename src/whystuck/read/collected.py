@@ -26,8 +26,20 @@ from whystuck.evidence.model import Evidence
 from whystuck.evidence.nodes.checks import CHECKS_FILE, CheckResult
 from whystuck.evidence.nodes.devices import DEVICES_FILE, DeviceState, RunningKernel
 from whystuck.evidence.nodes.ras import RAS_JSON_FILE, RAS_TEXT_FILE, RasStatus
-from whystuck.evidence.nodes.records import CLAIMS_FILE, CPU_FILE, HOST_FILE, MEMORY_FILE
-from whystuck.evidence.nodes.resources import CpuSeries, HostState, MemorySeries, RankClaim
+from whystuck.evidence.nodes.records import (
+    CLAIMS_FILE,
+    CPU_FILE,
+    GARBAGE_FILE,
+    HOST_FILE,
+    MEMORY_FILE,
+)
+from whystuck.evidence.nodes.resources import (
+    CpuSeries,
+    GarbageSeries,
+    HostState,
+    MemorySeries,
+    RankClaim,
+)
 from whystuck.evidence.ops.executed_lines import ExecutedLines
 from whystuck.evidence.ops.inspection import Inspection
 from whystuck.evidence.ops.log import Ops
@@ -107,6 +119,7 @@ class Collected:
     executed: list[ExecutedLines] = field(default_factory=list)
     memory: list[MemorySeries] = field(default_factory=list)
     cpu: list[CpuSeries] = field(default_factory=list)
+    garbage: list[GarbageSeries] = field(default_factory=list)
     hosts: list[HostState] = field(default_factory=list)
     claims: list[RankClaim] = field(default_factory=list)
     ras: list[RasStatus] = field(default_factory=list)
@@ -217,6 +230,11 @@ def _take_cpu(data: bytes, origin: Origin, found: Collected) -> None:
     found.cpu.append(node_records.parse_cpu(data, rank=_rank(origin), artifact=origin.artifact))
 
 
+def _take_garbage(data: bytes, origin: Origin, found: Collected) -> None:
+    rank, artifact = _rank(origin), origin.artifact
+    found.garbage.append(node_records.parse_garbage(data, rank=rank, artifact=artifact))
+
+
 def _take_host(data: bytes, origin: Origin, found: Collected) -> None:
     found.hosts += node_records.parse_host(data, artifact=origin.artifact)
 
@@ -306,6 +324,7 @@ OWN_READERS: dict[str, Callable[[bytes, Origin, Collected], None]] = {
     records.GPU_KERNELS_FILE: _take_kernels,
     MEMORY_FILE: _take_memory,
     CPU_FILE: _take_cpu,
+    GARBAGE_FILE: _take_garbage,
     HOST_FILE: _take_host,
     CLAIMS_FILE: _take_claims,
     DEVICES_FILE: _take_devices,

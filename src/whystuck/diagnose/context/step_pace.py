@@ -19,6 +19,7 @@ from whystuck.diagnose.context.facts.logs import Logs
 from whystuck.diagnose.context.facts.movement import Movement
 from whystuck.diagnose.context.facts.ops import Ops
 from whystuck.diagnose.context.facts.waits import Waits
+from whystuck.diagnose.context.garbage_facts import Pausing, find_pausing
 from whystuck.diagnose.context.job_pace import JobSlowdown, find_job_slowdown
 from whystuck.diagnose.context.phase_facts import StepMarks
 from whystuck.diagnose.context.shared_wait import SharedWait, find_shared_wait
@@ -115,6 +116,17 @@ class Pace:
         if not self.is_known:
             return None
         return find_starved(self.evidence.cpu, self._seen_late, self.ops.table)
+
+    @cached_property
+    def pausing(self) -> tuple[Pausing, ...]:
+        """Which ranks collect garbage for long, where others wait for no other reason."""
+        if not self.is_known or not len(self.ops.table):
+            return ()
+        late, shared = self._seen_late, self.shared_wait
+        if self.ops.device_ranks and not late and shared is None:
+            return ()  # hosts that run ahead of their devices may pause
+        begin_ns = int(self.ops.table.created_ns.min())
+        return find_pausing(self.evidence.garbage, begin_ns, late, shared)
 
     @cached_property
     def slowdown(self) -> JobSlowdown | None:

@@ -15,6 +15,7 @@ from whystuck.evidence.nodes.ras import RAS_JSON_FILE, RAS_TEXT_FILE
 
 MEMORY_FILE = "memory.json"
 CPU_FILE = "cpu.json"
+GARBAGE_FILE = "garbage.json"
 HOST_FILE = "host.json"
 CLAIMS_FILE = "ranks.json"
 KERNEL_LOG_FILE = "kernel.log"
@@ -53,6 +54,18 @@ class CpuRecord(msgspec.Struct, kw_only=True):
     node: str = ""
     points: list[tuple[int, int, int, int]] = []
     cgroup: str = ""
+
+
+class GarbageRecord(msgspec.Struct, kw_only=True):
+    """``garbage.json``: how often one rank was seen in a full collection of garbage.
+
+    A point is a time in nanoseconds, how often somebody had looked by then, how often a full
+    collection ran at that moment, and how many there had been.
+    """
+
+    pid: int = 0
+    node: str = ""
+    points: list[tuple[int, int, int, int]] = []
 
 
 @dataclass(frozen=True, slots=True)

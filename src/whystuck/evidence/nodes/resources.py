@@ -74,6 +74,26 @@ class CpuSeries:
     artifact: str = ""
 
 
+class GarbagePoint(NamedTuple):
+    """Counts so far: looks, those of them that met a full collection, and full collections."""
+
+    time_ns: int
+    looks: int
+    seen: int
+    full: int
+
+
+@dataclass(frozen=True, slots=True)
+class GarbageSeries:
+    """How often one rank was seen in a full collection of garbage, the oldest point first."""
+
+    rank: int
+    pid: int
+    points: tuple[GarbagePoint, ...]
+    node: str = ""
+    artifact: str = ""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostState(HostEntry):
     """A node at one moment: ``start`` (of the round) or ``end`` (when the incident was closed)."""
