@@ -128,6 +128,10 @@ class OpLog:
             if self._seen.get(identity) != name:
                 self.groups.pop(name, None)
                 self._old_names.discard(name)
+        for name in set(self._seen.values()).difference(now.values()):
+            # A job may make groups, and destroy them, as long as it runs.
+            self.groups.pop(name, None)
+            self._old_names.discard(name)
         self._seen = now
 
     def put(
