@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -51,6 +52,23 @@ NO_COMPILER = (
     "disable=lambda function, *_, **__: function, graph_break=lambda: None, "
     "trace_rules=Lazy(clear_lru_cache=lambda: None))"
 )
+ROOT = Path(__file__).parents[2]
+_IMPORTS_TORCH = re.compile(r"^import (?:[\w., ]*, )?torch(?:, [\w., ]*)?(?=;|$)", re.MULTILINE)
+# What takes something of the compiler where nothing is compiled, too.
+_NEEDS_COMPILER = re.compile(
+    r"\.compile\(|_dynamo|DistributedDataParallel|FSDP|FullyShardedDataParallel|fully_shard"
+    r"|checkpoint|DTensor|distribute_tensor|device_mesh|pipelining|torch\.export|NestedTensor"
+)
+
+
+def without_compiler(script: str, then: str = "") -> str:
+    """Keep the compiler out of a script that only has an optimizer; its lines keep their numbers.
+
+    ``then`` is what the script runs besides.
+    """
+    if ".optim." not in script + then or _NEEDS_COMPILER.search(script + then):
+        return script
+    return _IMPORTS_TORCH.sub(lambda found: f"{found[0]}; {NO_COMPILER}", script, count=1)
 
 
 def clean_environment(**extra: str) -> dict[str, str]:
@@ -88,8 +106,12 @@ def run_whystuck(
 def torchrun(ranks: int, script: Path, *arguments: str) -> list[str]:
     """Return the command line of a job on one node, on a port of its own.
 
-    The script gets the backend of the test.
+    The script gets the backend of the test, and no compiler that it does not need.
     """
     adapt_file(script)
+    if script.is_file() and ROOT not in script.resolve().parents:
+        before = script.read_text()
+        if (after := without_compiler(before)) != before:
+            script.write_text(after)
     command = ["torchrun", "--standalone", "--nproc-per-node", str(ranks)]
     return [*command, str(script), *arguments]
