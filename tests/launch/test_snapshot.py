@@ -48,7 +48,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.fixture(params=["torchrun", "spawn"])
+@pytest.fixture(params=["torchrun", pytest.param("spawn", marks=pytest.mark.slow)])
 def stuck_job(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[psutil.Process]:
     """Start a job of three ranks, of which rank 1 sleeps in user code."""
     script = tmp_path / "train.py"

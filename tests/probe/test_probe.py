@@ -88,7 +88,7 @@ def test_beat_when_the_rank_trains_then_counts_what_it_did(
     _wait_for(lambda: (beat := read_beat(path)) and beat.monotonic_ns > first)
 
 
-@on_both
+@on_both_slowly
 def test_dump_when_the_probe_is_asked_then_has_the_users_lines(
     folder: Path, rank: Callable[..., subprocess.Popen[bytes]]
 ) -> None:
@@ -141,7 +141,9 @@ def test_signals_when_asked_then_stacks_and_dump_are_written(
 
 
 @on_both_slowly
-@pytest.mark.parametrize("then", [SLEEP, "dist.TCPStore('127.0.0.1', 0, 2, True)"])
+@pytest.mark.parametrize(
+    "then", [pytest.param(SLEEP, marks=pytest.mark.slow), "dist.TCPStore('127.0.0.1', 0, 2, True)"]
+)
 def test_sigterm_then_dumps_and_dies_of_it(
     folder: Path, rank: Callable[..., subprocess.Popen[bytes]], then: str
 ) -> None:
