@@ -50,14 +50,15 @@ NO_COMPILER = (
     "Lazy = __import__('types').SimpleNamespace; "
     "torch._dynamo = __import__('sys').modules['torch._dynamo'] = Lazy("
     "disable=lambda function, *_, **__: function, graph_break=lambda: None, "
-    "trace_rules=Lazy(clear_lru_cache=lambda: None))"
+    "trace_rules=Lazy(clear_lru_cache=lambda: None), "
+    "utils=Lazy(get_optimize_ddp_mode=lambda: 'ddp_optimizer'))"
 )
 ROOT = Path(__file__).parents[2]
 _IMPORTS_TORCH = re.compile(r"^import (?:[\w., ]*, )?torch(?:, [\w., ]*)?(?=;|$)", re.MULTILINE)
 # What takes something of the compiler where nothing is compiled, too.
 _NEEDS_COMPILER = re.compile(
-    r"\.compile\(|_dynamo|DistributedDataParallel|FSDP|FullyShardedDataParallel|fully_shard"
-    r"|checkpoint|DTensor|distribute_tensor|device_mesh|pipelining|torch\.export|NestedTensor"
+    r"\.compile\(|_dynamo|FSDP|FullyShardedDataParallel|fully_shard|checkpoint|DTensor"
+    r"|distribute_tensor|device_mesh|pipelining|torch\.export|NestedTensor"
 )
 
 
