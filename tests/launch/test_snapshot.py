@@ -148,6 +148,7 @@ def _take_report(process: subprocess.Popen[bytes], folder: Path) -> dict[str, An
     return report
 
 
+@pytest.mark.slow
 def test_snapshot_of_the_example_names_the_line_that_only_one_rank_calls(tmp_path: Path) -> None:
     script = Path(__file__).parents[2] / "examples/stuck/train.py"
     process = _start_bare(torchrun(4, script), tmp_path)

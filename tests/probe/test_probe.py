@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 from tests.backends import on_both, on_both_slowly
 from tests.launch.running import clean_environment
@@ -34,7 +35,7 @@ def folder() -> Iterator[Path]:
 
 
 def _wait_for(condition: Callable[[], object]) -> None:
-    deadline_s = time.monotonic() + 30
+    deadline_s = time.monotonic() + 120
     while not condition():
         assert time.monotonic() < deadline_s, "it never happened"
         time.sleep(0.02)
@@ -93,13 +94,14 @@ def test_dump_when_the_probe_is_asked_then_has_the_users_lines(
     folder: Path, rank: Callable[..., subprocess.Popen[bytes]]
 ) -> None:
     process = rank(SLEEP)
-    begin_s = time.monotonic()
+    before = psutil.Process(process.pid).cpu_times()
     ask_probe_for_dump(artifact(folder, "probe", process), folder / "dump")
     entries = _load_dump(folder / "dump")["entries"]
     assert "train.py" in str(entries[0]["frames"])
     assert len(entries) == 3
     # the symboliser's import of torch._inductor takes seconds and 800 modules
-    assert time.monotonic() - begin_s < 2.0
+    after = psutil.Process(process.pid).cpu_times()
+    assert after.user + after.system - before.user - before.system < 1.0
 
 
 @on_both_slowly
@@ -149,7 +151,7 @@ def test_sigterm_then_dumps_and_dies_of_it(
 ) -> None:
     process = rank(then)
     process.send_signal(signal.SIGTERM)
-    assert process.wait(timeout=30) == -signal.SIGTERM
+    assert process.wait(timeout=120) == -signal.SIGTERM
     assert len(_load_dump(artifact(folder, "fr", process))["entries"]) == 3
 
 
@@ -161,7 +163,7 @@ def test_sigterm_when_the_job_has_a_handler_then_it_is_left_alone(
     assert process.stdout is not None
     assert process.stdout.readline() == b"set\n"
     process.send_signal(signal.SIGTERM)
-    assert process.wait(timeout=30) == 7
+    assert process.wait(timeout=120) == 7
 
 
 def test_sigterm_when_the_jobs_handler_calls_the_one_before_then_it_still_comes_to_its_end(
@@ -181,7 +183,7 @@ time.sleep(60)
     assert process.stdout is not None
     assert process.stdout.readline() == b"set\n"
     process.send_signal(signal.SIGTERM)
-    assert process.wait(timeout=30) == 7
+    assert process.wait(timeout=120) == 7
 
 
 def test_sigterm_in_a_forked_worker_then_it_dies_at_once(
@@ -224,7 +226,7 @@ def test_fatal_signal_then_is_held_dumped_and_dies_of_it(
     assert len(parse_op_log(bytes(read_op_log(artifact(folder, "ops", process))))) == 3
     # the supervisor lets it go with the stacks signal, which interrupts the sleep
     process.send_signal(signal.SIGRTMIN + 5)
-    assert process.wait(timeout=30) == -number
+    assert process.wait(timeout=120) == -number
     assert says in fatal.read_bytes()
     assert b"train.py" in fatal.read_bytes()
 
@@ -234,7 +236,7 @@ def test_exception_then_its_frames_are_on_record(
     folder: Path, rank: Callable[..., subprocess.Popen[bytes]]
 ) -> None:
     process = rank("raise ValueError('bad batch')")
-    assert process.wait(timeout=30) == 1
+    assert process.wait(timeout=120) == 1
     record = json.loads(artifact(folder, "exception", process).read_text())
     assert (record["type"], record["message"]) == ("ValueError", "bad batch")
     assert record["frames"][-1]["filename"].endswith("train.py")
@@ -252,7 +254,7 @@ def test_errors_of_threads_then_they_are_on_record_and_printed_as_before(
         "    thread.start(); thread.join()\n"
         "threading.Thread(target=sys.exit, args=(3,)).start()"
     )
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=120)
     assert process.returncode == 0
     assert err.count(b"Exception in thread loader-") == 20
     assert b"whystuck" not in err
@@ -268,7 +270,7 @@ def test_exit_then_a_last_dump_is_left(
     folder: Path, rank: Callable[..., subprocess.Popen[bytes]]
 ) -> None:
     process = rank("")
-    assert process.wait(timeout=30) == 0
+    assert process.wait(timeout=120) == 0
     assert len(_load_dump(artifact(folder, "final", process))["entries"]) == 3
 
 
@@ -323,6 +325,6 @@ def test_exception_when_the_job_has_its_own_hook_then_it_runs_once(
     folder: Path, rank: Callable[..., subprocess.Popen[bytes]], wait: str, is_recorded: bool
 ) -> None:
     process = rank(f"{OWN_HOOK}\n{wait}\nraise ValueError('bad')")
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=120)
     assert (process.returncode, out, err) == (1, b"mine\n", b"")
     assert artifact(folder, "exception", process).exists() >= is_recorded

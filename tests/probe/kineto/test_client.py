@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from tests.disks import small_disk
-from tests.launch.running import clean_environment
+from tests.launch.running import clean_environment, without_compiler
 from tests.probe.job import PROBE_DIR, copy_probe, job_dir, read_until_trained, start_rank
 from tests.probe.kineto.fabric import Fabric, fabric, has_socket_of, wait_until
 
@@ -47,7 +47,7 @@ def start(
 ) -> subprocess.Popen[bytes]:
     """Start a process of its own that is led to the agent in ``folder``."""
     path = tmp_path / "alone.py"
-    path.write_text(script)
+    path.write_text(without_compiler(script))
     environment = clean_environment(WHYSTUCK_AGENT_DIR=str(folder), **extra)
     return subprocess.Popen(
         [sys.executable, str(path)],
@@ -585,7 +585,7 @@ def count_steps(pid: int) -> int:
     return found[-1].steps if found else 0
 
 
-@pytest.mark.parametrize("starts", [start, start_own])
+@pytest.mark.parametrize("starts", [start, pytest.param(start_own, marks=pytest.mark.slow)])
 def test_steps_are_told_at_any_moment_and_by_this_process_only(
     tmp_path: Path, starts: Callable[..., subprocess.Popen[bytes]]
 ) -> None:
@@ -626,7 +626,9 @@ last = Last()
         counter.close()
 
 
-@pytest.mark.parametrize("way", ["sys.exit(42)", "raise SystemExit(42)"])
+@pytest.mark.parametrize(
+    "way", ["sys.exit(42)", pytest.param("raise SystemExit(42)", marks=pytest.mark.slow)]
+)
 def test_process_that_torch_itself_leads_can_end_in_the_middle_of_a_trace(
     tmp_path: Path, way: str
 ) -> None:
