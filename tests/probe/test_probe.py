@@ -24,8 +24,8 @@ from whystuck.collect.op_logs import read_op_log
 from whystuck.collect.recorder import ask_probe_for_dump
 from whystuck.parse.ops.log import parse_op_log
 
-SLEEP = "time.sleep(60)"
-HOLD_GIL = "import ctypes; print('held', flush=True); ctypes.PyDLL(None).sleep(60)"
+SLEEP = "time.sleep(600)"
+HOLD_GIL = "import ctypes; print('held', flush=True); ctypes.PyDLL(None).sleep(600)"
 
 
 @pytest.fixture
@@ -159,7 +159,7 @@ def test_sigterm_when_the_job_has_a_handler_then_it_is_left_alone(
     rank: Callable[..., subprocess.Popen[bytes]],
 ) -> None:
     own = "import signal, os; signal.signal(signal.SIGTERM, lambda *_: os._exit(7))"
-    process = rank(f"{own}; print('set', flush=True); time.sleep(60)")
+    process = rank(f"{own}; print('set', flush=True); time.sleep(600)")
     assert process.stdout is not None
     assert process.stdout.readline() == b"set\n"
     process.send_signal(signal.SIGTERM)
@@ -177,7 +177,7 @@ def on_term(*args):
     os._exit(7)
 signal.signal(signal.SIGTERM, on_term)
 print("set", flush=True)
-time.sleep(60)
+time.sleep(600)
 """
     process = rank(own)
     assert process.stdout is not None
@@ -189,7 +189,7 @@ time.sleep(60)
 def test_sigterm_in_a_forked_worker_then_it_dies_at_once(
     rank: Callable[..., subprocess.Popen[bytes]],
 ) -> None:
-    code = "import os; pid = os.fork(); print(pid, flush=True) if pid else None; time.sleep(60)"
+    code = "import os; pid = os.fork(); print(pid, flush=True) if pid else None; time.sleep(600)"
     process = rank(code)
     assert process.stdout is not None
     worker = int(process.stdout.readline())
