@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from tests.disks import small_disk
-from tests.launch.running import clean_environment, without_compiler
+from tests.launch.running import clean_environment
 from tests.probe.job import PROBE_DIR, copy_probe, job_dir, read_until_trained, start_rank
 from tests.probe.kineto.fabric import Fabric, fabric, has_socket_of, wait_until
 
@@ -47,7 +47,7 @@ def start(
 ) -> subprocess.Popen[bytes]:
     """Start a process of its own that is led to the agent in ``folder``."""
     path = tmp_path / "alone.py"
-    path.write_text(without_compiler(script))
+    path.write_text(script)
     environment = clean_environment(WHYSTUCK_AGENT_DIR=str(folder), **extra)
     return subprocess.Popen(
         [sys.executable, str(path)],
