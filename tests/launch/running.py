@@ -104,13 +104,14 @@ def run_whystuck(
     )
 
 
-def torchrun(ranks: int, script: Path, *arguments: str) -> list[str]:
+def torchrun(ranks: int, script: Path, *arguments: str, is_traced: bool = False) -> list[str]:
     """Return the command line of a job on one node, on a port of its own.
 
-    The script gets the backend of the test, and no compiler that it does not need.
+    The script gets the backend of the test, and no compiler that it does not need; a job that
+    ``is_traced`` keeps it, as torch may crash at its end without.
     """
     adapt_file(script)
-    if script.is_file() and ROOT not in script.resolve().parents:
+    if not is_traced and script.is_file() and ROOT not in script.resolve().parents:
         before = script.read_text()
         if (after := without_compiler(before)) != before:
             script.write_text(after)
