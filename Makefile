@@ -92,8 +92,8 @@ unit: $(DEV)  ## what needs no process, and samples of what has many cases: some
 tests: $(DEV) $(NATIVE)  ## all tests but the slow ones
 	$(PY) -m pytest -m "not slow" --numprocesses $(PROCESSES) --dist loadgroup
 
-test-slow: $(DEV) $(NATIVE)  ## the slow tests, with real jobs
-	$(PY) -m pytest -m slow
+test-slow: $(DEV) $(NATIVE)  ## the slow tests, with real jobs, and properties with all examples
+	$(PY) -m pytest -m "slow or many_examples" --all-examples
 
 lint: ruff types imports structure-check probe-python  ## style, types, import arrows, Python version of the probe
 

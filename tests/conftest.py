@@ -13,7 +13,14 @@ from tests.backends import GLOO, Backend, using
 from tests.nccl_like.building import Like, NotBuiltError, build
 from tests.own_mounts import hide_mounts
 from tests.schedule import ByFile
-from tests.tiers import Marks, choose_quick, limit_examples
+from tests.tiers import (
+    MOST_EXAMPLES,
+    QUICK_EXAMPLES,
+    Marks,
+    choose_quick,
+    has_many_examples,
+    limit_examples,
+)
 
 # Whoever starts the tests in the background, or under nohup, has them ignore signals that they send
 # to jobs of theirs, which would ignore them, too.
@@ -59,6 +66,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--quick", action="store_true", help="start no process and sample what has many cases"
     )
     group.addoption("--quick-seed", type=int, default=0, metavar="N", help="which sample")
+    group.addoption(
+        "--all-examples", action="store_true", help="check properties with all their examples"
+    )
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -69,11 +79,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         for name in sorted(marks.of(item)):
             item.add_marker(name)
+        if has_many_examples(item):
+            item.add_marker("many_examples")
+    if not config.getoption("all_examples"):
+        limit_examples(items, QUICK_EXAMPLES if is_quick else MOST_EXAMPLES)
     if is_quick:
         chosen = choose_quick(items, config.getoption("quick_seed"))
         config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
         items[:] = [item for item in items if item in chosen]
-        limit_examples(items)
 
 
 def pytest_collection_finish() -> None:

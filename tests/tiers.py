@@ -20,6 +20,8 @@ from hypothesis import settings
 PROCESS, TORCH = "process", "torch"
 NOT_QUICK = (PROCESS, TORCH, "slow")
 QUICK_CASES, QUICK_EXAMPLES = 16, 20
+# `make test-slow` checks properties that have more with all of theirs.
+MOST_EXAMPLES = 100
 _STARTERS = {
     "subprocess", "multiprocessing", "concurrent.futures.process", "asyncio.subprocess", "pty",
 }  # fmt: skip
@@ -145,12 +147,23 @@ def choose_quick(items: Sequence[pytest.Item], seed: int) -> set[pytest.Item]:
     return chosen
 
 
-def limit_examples(items: Sequence[pytest.Item]) -> None:
-    """Let properties be checked with few examples."""
+def find_settings(item: pytest.Item) -> settings | None:
+    """Return the settings of a test that checks a property."""
+    # Private: `settings` cannot be applied to a function that has its own.
+    now = getattr(getattr(item, "function", None), "_hypothesis_internal_use_settings", None)
+    return now if isinstance(now, settings) else None
+
+
+def has_many_examples(item: pytest.Item) -> bool:
+    """Return whether a property wants more examples than `make test` has time for."""
+    now = find_settings(item)
+    return now is not None and now.max_examples > MOST_EXAMPLES
+
+
+def limit_examples(items: Sequence[pytest.Item], most: int) -> None:
+    """Let properties be checked with fewer examples."""
     for item in items:
-        function = getattr(item, "function", None)
-        # Private: `settings` cannot be applied to a function that has its own.
-        now = getattr(function, "_hypothesis_internal_use_settings", None)
-        if isinstance(now, settings) and now.max_examples > QUICK_EXAMPLES:
-            few = settings(now, max_examples=QUICK_EXAMPLES)
-            function._hypothesis_internal_use_settings = few  # type: ignore[union-attr]
+        now = find_settings(item)
+        if now is not None and now.max_examples > most:
+            few = settings(now, max_examples=most)
+            item.function._hypothesis_internal_use_settings = few  # type: ignore[attr-defined]

@@ -206,6 +206,7 @@ def test_one_device_that_is_slow_among_others_is_found(tmp_path: Path) -> None:
     assert finding.measures["tflops"] < finding.measures["threshold_tflops"] / 2
 
 
+@pytest.mark.slow
 def test_one_device_that_hangs_among_others_cannot_compute(tmp_path: Path) -> None:
     fault = DEVICES.format(fault='time.sleep(600 if mine[0] == "cuda:2" else 0.01)')
     policy = make_policy(deadlines={"torch": 120.0, "part": 5.0})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -49,8 +50,26 @@ NO_COMPILER = (
     "Lazy = __import__('types').SimpleNamespace; "
     "torch._dynamo = __import__('sys').modules['torch._dynamo'] = Lazy("
     "disable=lambda function, *_, **__: function, graph_break=lambda: None, "
-    "trace_rules=Lazy(clear_lru_cache=lambda: None))"
+    "trace_rules=Lazy(clear_lru_cache=lambda: None), "
+    "utils=Lazy(get_optimize_ddp_mode=lambda: 'ddp_optimizer'))"
 )
+ROOT = Path(__file__).parents[2]
+_IMPORTS_TORCH = re.compile(r"^import (?:[\w., ]*, )?torch(?:, [\w., ]*)?(?=;|$)", re.MULTILINE)
+# What takes something of the compiler where nothing is compiled, too.
+_NEEDS_COMPILER = re.compile(
+    r"\.compile\(|_dynamo|FSDP|FullyShardedDataParallel|fully_shard|checkpoint|DTensor"
+    r"|distribute_tensor|device_mesh|pipelining|torch\.export|NestedTensor"
+)
+
+
+def without_compiler(script: str, then: str = "") -> str:
+    """Keep the compiler out of a script that only has an optimizer; its lines keep their numbers.
+
+    ``then`` is what the script runs besides.
+    """
+    if ".optim." not in script + then or _NEEDS_COMPILER.search(script + then):
+        return script
+    return _IMPORTS_TORCH.sub(lambda found: f"{found[0]}; {NO_COMPILER}", script, count=1)
 
 
 def clean_environment(**extra: str) -> dict[str, str]:
@@ -85,11 +104,16 @@ def run_whystuck(
     )
 
 
-def torchrun(ranks: int, script: Path, *arguments: str) -> list[str]:
+def torchrun(ranks: int, script: Path, *arguments: str, is_traced: bool = False) -> list[str]:
     """Return the command line of a job on one node, on a port of its own.
 
-    The script gets the backend of the test.
+    The script gets the backend of the test, and no compiler that it does not need; a job that
+    ``is_traced`` keeps it, as torch may crash at its end without.
     """
     adapt_file(script)
+    if not is_traced and script.is_file() and ROOT not in script.resolve().parents:
+        before = script.read_text()
+        if (after := without_compiler(before)) != before:
+            script.write_text(after)
     command = ["torchrun", "--standalone", "--nproc-per-node", str(ranks)]
     return [*command, str(script), *arguments]

@@ -221,7 +221,14 @@ def test_job_with_and_without_an_agent_is_the_same_to_the_byte(tmp_path: Path) -
     script.write_text(TRAIN.replace("SECONDS", "3"))
     outcomes = {}
     for option in ("--agent", "--no-agent"):
-        command = ["run", "--evidence", f"ev{option}", option, "--", *torchrun(2, script)]
+        command = [
+            "run",
+            "--evidence",
+            f"ev{option}",
+            option,
+            "--",
+            *torchrun(2, script, is_traced=True),
+        ]
         ended = run_whystuck(*command, cwd=tmp_path)
         outcomes[option] = (ended.returncode, ended.stdout, ended.stderr)
     assert outcomes["--agent"] == outcomes["--no-agent"]
@@ -232,7 +239,7 @@ def test_job_with_and_without_an_agent_is_the_same_to_the_byte(tmp_path: Path) -
 def test_job_whose_agent_is_killed_ends_as_ever(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(TRAIN.replace("SECONDS", "8").replace("_exit(0)", "_exit(42)"))
-    command = ["run", "--evidence", "ev", "--", *torchrun(2, script)]
+    command = ["run", "--evidence", "ev", "--", *torchrun(2, script, is_traced=True)]
     process = subprocess.Popen(
         [*WHYSTUCK, *command],
         cwd=tmp_path,
@@ -283,7 +290,15 @@ sys.exit(0)
 def test_trace_of_iterations_that_do_not_come_is_ended_early(tmp_path: Path) -> None:
     script, traces = tmp_path / "train.py", tmp_path / "traces"
     script.write_text(STOPS)
-    command = ["run", "--evidence", "ev", "--stall-after", "600", "--", *torchrun(1, script)]
+    command = [
+        "run",
+        "--evidence",
+        "ev",
+        "--stall-after",
+        "600",
+        "--",
+        *torchrun(1, script, is_traced=True),
+    ]
     process = subprocess.Popen([*WHYSTUCK, *command], cwd=tmp_path, env=clean_environment())
     ask = ["trace", "start", "--pid", str(process.pid), "--iterations", "10000"]
     wait_until(lambda: "Registered" in "".join(map(Path.read_text, tmp_path.rglob("agent.log"))))

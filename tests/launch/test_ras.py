@@ -6,7 +6,7 @@ import json
 import socket
 from pathlib import Path
 
-from tests.backends import on_both
+from tests.backends import on_both_slowly
 from tests.launch.running import clean_environment, run_whystuck, torchrun
 from tests.parse.ras_answers import make_json
 
@@ -35,7 +35,7 @@ for step in range(20):
 """
 
 
-@on_both
+@on_both_slowly
 def test_stall_is_cited_with_what_ras_tells(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)

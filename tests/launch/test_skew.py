@@ -94,7 +94,7 @@ def test_two_processes_of_one_number_have_files_of_nobody(tmp_path: Path) -> Non
             one.wait()
 
 
-@pytest.mark.parametrize("number", ["00", "02"])
+@pytest.mark.parametrize("number", ["00", pytest.param("02", marks=pytest.mark.slow)])
 def test_rank_with_a_heartbeat_of_another_layout_is_a_gap(tmp_path: Path, number: str) -> None:
     site = copy_probe(tmp_path, "beat.py", 'MAGIC = b"WSBEAT01"', f'MAGIC = b"WSBEAT{number}"')
     with job_dir() as folder:

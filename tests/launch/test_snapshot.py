@@ -48,7 +48,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.fixture(params=["torchrun", "spawn"])
+@pytest.fixture(params=["torchrun", pytest.param("spawn", marks=pytest.mark.slow)])
 def stuck_job(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[psutil.Process]:
     """Start a job of three ranks, of which rank 1 sleeps in user code."""
     script = tmp_path / "train.py"
@@ -148,6 +148,7 @@ def _take_report(process: subprocess.Popen[bytes], folder: Path) -> dict[str, An
     return report
 
 
+@pytest.mark.slow
 def test_snapshot_of_the_example_names_the_line_that_only_one_rank_calls(tmp_path: Path) -> None:
     script = Path(__file__).parents[2] / "examples/stuck/train.py"
     process = _start_bare(torchrun(4, script), tmp_path)

@@ -78,7 +78,14 @@ while not ends(step):
 def running(folder: Path, script: str) -> Iterator[int]:
     """Run a job of two ranks that steps already; yield its pid, and see that it ends well."""
     (folder / "train.py").write_text(script)
-    command = [*WHYSTUCK, "run", "--evidence", "evidence", "--", *torchrun(2, folder / "train.py")]
+    command = [
+        *WHYSTUCK,
+        "run",
+        "--evidence",
+        "evidence",
+        "--",
+        *torchrun(2, folder / "train.py", is_traced=True),
+    ]
     with (folder / "out").open("wb") as out:
         job = subprocess.Popen(
             command, cwd=folder, env=clean_environment(), stdout=out, stderr=subprocess.STDOUT

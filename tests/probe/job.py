@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.backends import adapt
-from tests.launch.running import NO_COMPILER, REDUCE, clean_environment
+from tests.launch.running import REDUCE, clean_environment, without_compiler
 
 import whystuck
 
@@ -19,7 +19,7 @@ PROBE_DIR = Path(whystuck.__file__).parent / "probe"
 
 TRAIN = """
 import sys, time
-import torch, torch.distributed as dist; NO_COMPILER
+import torch, torch.distributed as dist
 REDUCE
 dist.init_process_group("gloo")
 layer = torch.nn.Linear(4, 4)
@@ -30,7 +30,7 @@ for _ in range(3):
 print("trained", flush=True)
 exec(sys.argv[1])
 dist.destroy_process_group()
-""".replace("REDUCE", REDUCE).replace("NO_COMPILER", NO_COMPILER)
+""".replace("REDUCE", REDUCE)
 
 
 @contextmanager
@@ -63,10 +63,10 @@ def start_rank(
 ) -> subprocess.Popen[bytes]:
     """Start the training above as rank 0 of 1, with ``then`` run after it.
 
-    The script gets the backend of the test.
+    The script gets the backend of the test, and no compiler that it does not need.
     """
     path = tmp_path / "train.py"
-    path.write_text(adapt(script))
+    path.write_text(without_compiler(adapt(script), then))
     environment = clean_environment(
         RANK="0",
         LOCAL_RANK="0",

@@ -157,7 +157,7 @@ def test_job_with_an_agent_that_closes_all_is_as_without_us() -> None:
     [
         pytest.param("start", marks=pytest.mark.slow),
         pytest.param("torch", marks=pytest.mark.slow),
-        "step",
+        pytest.param("step", marks=pytest.mark.slow),
         pytest.param("thread", marks=pytest.mark.slow),
         "end",
     ],

@@ -125,11 +125,11 @@ def site_of(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     }
 
 
-# One for each part of the probe; the others take another minute, and are in `make test-slow`.
+# One for each kind of moment, besides those of the next test; the others take more than a minute,
+# and are in `make test-slow`.
 QUICK = frozenset({
-    "raises at start", "raises in its thread", "hangs in its thread", "raises for a group",
-    "raises at exit", "raises in sys.exit", "raises in its switch", "raises before each op",
-    "raises after each op", "hangs in the look at ops", "raises at its end", "raises in the hook",
+    "raises at start", "raises for a group", "raises in sys.exit", "raises in its switch",
+    "raises before each op", "hangs in the look at ops",
 })  # fmt: skip
 
 

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 from tests.backends import on_both, on_both_slowly
 from tests.launch.running import clean_environment
@@ -23,8 +24,8 @@ from whystuck.collect.op_logs import read_op_log
 from whystuck.collect.recorder import ask_probe_for_dump
 from whystuck.parse.ops.log import parse_op_log
 
-SLEEP = "time.sleep(60)"
-HOLD_GIL = "import ctypes; print('held', flush=True); ctypes.PyDLL(None).sleep(60)"
+SLEEP = "time.sleep(600)"
+HOLD_GIL = "import ctypes; print('held', flush=True); ctypes.PyDLL(None).sleep(600)"
 
 
 @pytest.fixture
@@ -34,7 +35,7 @@ def folder() -> Iterator[Path]:
 
 
 def _wait_for(condition: Callable[[], object]) -> None:
-    deadline_s = time.monotonic() + 30
+    deadline_s = time.monotonic() + 120
     while not condition():
         assert time.monotonic() < deadline_s, "it never happened"
         time.sleep(0.02)
@@ -88,18 +89,19 @@ def test_beat_when_the_rank_trains_then_counts_what_it_did(
     _wait_for(lambda: (beat := read_beat(path)) and beat.monotonic_ns > first)
 
 
-@on_both
+@on_both_slowly
 def test_dump_when_the_probe_is_asked_then_has_the_users_lines(
     folder: Path, rank: Callable[..., subprocess.Popen[bytes]]
 ) -> None:
     process = rank(SLEEP)
-    begin_s = time.monotonic()
+    before = psutil.Process(process.pid).cpu_times()
     ask_probe_for_dump(artifact(folder, "probe", process), folder / "dump")
     entries = _load_dump(folder / "dump")["entries"]
     assert "train.py" in str(entries[0]["frames"])
     assert len(entries) == 3
     # the symboliser's import of torch._inductor takes seconds and 800 modules
-    assert time.monotonic() - begin_s < 2.0
+    after = psutil.Process(process.pid).cpu_times()
+    assert after.user + after.system - before.user - before.system < 1.0
 
 
 @on_both_slowly
@@ -141,13 +143,15 @@ def test_signals_when_asked_then_stacks_and_dump_are_written(
 
 
 @on_both_slowly
-@pytest.mark.parametrize("then", [SLEEP, "dist.TCPStore('127.0.0.1', 0, 2, True)"])
+@pytest.mark.parametrize(
+    "then", [pytest.param(SLEEP, marks=pytest.mark.slow), "dist.TCPStore('127.0.0.1', 0, 2, True)"]
+)
 def test_sigterm_then_dumps_and_dies_of_it(
     folder: Path, rank: Callable[..., subprocess.Popen[bytes]], then: str
 ) -> None:
     process = rank(then)
     process.send_signal(signal.SIGTERM)
-    assert process.wait(timeout=30) == -signal.SIGTERM
+    assert process.wait(timeout=120) == -signal.SIGTERM
     assert len(_load_dump(artifact(folder, "fr", process))["entries"]) == 3
 
 
@@ -155,11 +159,11 @@ def test_sigterm_when_the_job_has_a_handler_then_it_is_left_alone(
     rank: Callable[..., subprocess.Popen[bytes]],
 ) -> None:
     own = "import signal, os; signal.signal(signal.SIGTERM, lambda *_: os._exit(7))"
-    process = rank(f"{own}; print('set', flush=True); time.sleep(60)")
+    process = rank(f"{own}; print('set', flush=True); time.sleep(600)")
     assert process.stdout is not None
     assert process.stdout.readline() == b"set\n"
     process.send_signal(signal.SIGTERM)
-    assert process.wait(timeout=30) == 7
+    assert process.wait(timeout=120) == 7
 
 
 def test_sigterm_when_the_jobs_handler_calls_the_one_before_then_it_still_comes_to_its_end(
@@ -173,19 +177,19 @@ def on_term(*args):
     os._exit(7)
 signal.signal(signal.SIGTERM, on_term)
 print("set", flush=True)
-time.sleep(60)
+time.sleep(600)
 """
     process = rank(own)
     assert process.stdout is not None
     assert process.stdout.readline() == b"set\n"
     process.send_signal(signal.SIGTERM)
-    assert process.wait(timeout=30) == 7
+    assert process.wait(timeout=120) == 7
 
 
 def test_sigterm_in_a_forked_worker_then_it_dies_at_once(
     rank: Callable[..., subprocess.Popen[bytes]],
 ) -> None:
-    code = "import os; pid = os.fork(); print(pid, flush=True) if pid else None; time.sleep(60)"
+    code = "import os; pid = os.fork(); print(pid, flush=True) if pid else None; time.sleep(600)"
     process = rank(code)
     assert process.stdout is not None
     worker = int(process.stdout.readline())
@@ -222,7 +226,7 @@ def test_fatal_signal_then_is_held_dumped_and_dies_of_it(
     assert len(parse_op_log(bytes(read_op_log(artifact(folder, "ops", process))))) == 3
     # the supervisor lets it go with the stacks signal, which interrupts the sleep
     process.send_signal(signal.SIGRTMIN + 5)
-    assert process.wait(timeout=30) == -number
+    assert process.wait(timeout=120) == -number
     assert says in fatal.read_bytes()
     assert b"train.py" in fatal.read_bytes()
 
@@ -232,7 +236,7 @@ def test_exception_then_its_frames_are_on_record(
     folder: Path, rank: Callable[..., subprocess.Popen[bytes]]
 ) -> None:
     process = rank("raise ValueError('bad batch')")
-    assert process.wait(timeout=30) == 1
+    assert process.wait(timeout=120) == 1
     record = json.loads(artifact(folder, "exception", process).read_text())
     assert (record["type"], record["message"]) == ("ValueError", "bad batch")
     assert record["frames"][-1]["filename"].endswith("train.py")
@@ -250,7 +254,7 @@ def test_errors_of_threads_then_they_are_on_record_and_printed_as_before(
         "    thread.start(); thread.join()\n"
         "threading.Thread(target=sys.exit, args=(3,)).start()"
     )
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=120)
     assert process.returncode == 0
     assert err.count(b"Exception in thread loader-") == 20
     assert b"whystuck" not in err
@@ -266,7 +270,7 @@ def test_exit_then_a_last_dump_is_left(
     folder: Path, rank: Callable[..., subprocess.Popen[bytes]]
 ) -> None:
     process = rank("")
-    assert process.wait(timeout=30) == 0
+    assert process.wait(timeout=120) == 0
     assert len(_load_dump(artifact(folder, "final", process))["entries"]) == 3
 
 
@@ -321,6 +325,6 @@ def test_exception_when_the_job_has_its_own_hook_then_it_runs_once(
     folder: Path, rank: Callable[..., subprocess.Popen[bytes]], wait: str, is_recorded: bool
 ) -> None:
     process = rank(f"{OWN_HOOK}\n{wait}\nraise ValueError('bad')")
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=120)
     assert (process.returncode, out, err) == (1, b"mine\n", b"")
     assert artifact(folder, "exception", process).exists() >= is_recorded

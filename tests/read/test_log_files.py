@@ -15,7 +15,7 @@ import pytest
 from tests.logs.cases import CORPUS, load_case
 from tests.logs.pad import Size, pad_case
 
-from whystuck.parse.logs.reader import LogTables
+from whystuck.parse.logs.reader import LogTables, load_tables
 from whystuck.parse.logs.tables import LogTable
 from whystuck.pipeline import read_evidence
 from whystuck.read import log_files
@@ -29,6 +29,15 @@ TABLES = LogTables()
 
 def read(*paths: Path, root: Path) -> LogTable:
     return read_logs([LogPath(path, str(path.relative_to(root))) for path in paths], TABLES).table
+
+
+def test_our_signatures_are_compiled_once_for_each_thread() -> None:
+    """The search counts what it finds: two threads cannot share one."""
+    with ThreadPoolExecutor(1) as pool:
+        others = [pool.submit(load_tables).result() for _ in range(2)]
+
+    assert load_tables() is load_tables()
+    assert others[0] is others[1] is not load_tables()
 
 
 @pytest.mark.parametrize(

@@ -74,6 +74,31 @@ def test_what_starts_a_process_is_marked_through_helpers_and_fixtures(
     assert collect(project, "-m", "torch") == ["test_job"]
 
 
+PROPERTY = """
+from hypothesis import given, settings, strategies as st
+
+seen = set()
+
+@given(st.integers(0, 10**9))
+@settings(max_examples=700, deadline=None)
+def test_property(number): seen.add(number)
+def test_count(): assert (len(seen) > 400) == {has_all}
+"""
+
+
+@pytest.mark.parametrize("option", ["", "--all-examples"])
+def test_property_has_all_its_examples_where_that_is_asked_for(
+    project: pytest.Pytester, option: str
+) -> None:
+    file = project.path / "tests" / "test_property.py"
+    file.write_text(PROPERTY.format(has_all=bool(option)))
+
+    done = project.runpytest_subprocess(*[option] if option else [], str(file))
+
+    done.assert_outcomes(passed=2)
+    assert collect(project, "-m", "many_examples") == ["test_property"]
+
+
 def test_quick_tier_has_no_processes_and_the_same_sample_for_one_seed(
     project: pytest.Pytester,
 ) -> None:

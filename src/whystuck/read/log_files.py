@@ -20,6 +20,7 @@ from whystuck.parse.logs.reader import (
     MAX_LOOKS,
     MAX_SAMPLED,
     LogTables,
+    load_tables,
 )
 from whystuck.parse.logs.tables import LogTable, join_logs
 from whystuck.read.budget import Deadline, count_cpus
@@ -98,7 +99,8 @@ def read_logs(
     keep_freed_memory()
     # What is read has no cycles: to look for them takes 2 s of 20,000 logs.
     with collector_paused():
-        return _read_all(paths, tables or LogTables(), progress or tell_nobody, executor, deadline)
+        tables = tables or load_tables()
+        return _read_all(paths, tables, progress or tell_nobody, executor, deadline)
 
 
 def _read_all(

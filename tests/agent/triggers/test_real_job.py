@@ -93,7 +93,7 @@ def running_job(folder: Path, script: str, config: str, *options: str) -> Iterat
     run = [*WHYSTUCK, "run", "--evidence", "evidence", *options]
     environment = clean_environment(WHYSTUCK_AGENT_CONFIG=str(folder / "agent.toml"))
     with subprocess.Popen(
-        [*run, "--", *torchrun(2, Path("job.py"))],
+        [*run, "--", *torchrun(2, Path("job.py"), is_traced=True)],
         cwd=folder,
         env=environment,
         stdout=subprocess.PIPE,

@@ -201,7 +201,7 @@ def test_an_interrupt_ends_it_with_130_and_leaves_no_process(tmp_path: Path) -> 
 
     assert process.returncode == 130
     # The kernel lets one that waits for a file server end when that answers, or is taken away.
-    _, left = psutil.wait_procs(children, timeout=5)
+    _, left = psutil.wait_procs(children, timeout=60)
     # One whose parent has gone stays a zombie where the first process takes no note of it.
     alive = [one for one in left if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
     assert alive == []

@@ -26,7 +26,7 @@ def wait_for(url: str, server: subprocess.Popen[bytes]) -> None:
     while time.monotonic() < end:
         assert server.poll() is None, "the server has ended"
         try:
-            urllib.request.urlopen(url, timeout=5).close()
+            urllib.request.urlopen(url, timeout=60).close()
         except OSError:
             time.sleep(0.05)
         else:
@@ -65,7 +65,7 @@ def store(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Any
         monkeypatch.setenv(name, value)
     s3fs.S3FileSystem.clear_instance_cache()
     urllib.request.urlopen(
-        urllib.request.Request(f"{endpoint}/moto-api/reset", method="POST"), timeout=5
+        urllib.request.Request(f"{endpoint}/moto-api/reset", method="POST"), timeout=60
     ).close()
     files = s3fs.S3FileSystem()
     files.mkdir(BUCKET)

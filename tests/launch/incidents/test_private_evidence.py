@@ -132,7 +132,7 @@ def test_all_that_is_kept_of_a_stall_and_a_trace_is_private(tmp_path: Path, umas
     script.write_text(HANGS)
     command = ["run", "--stall-after", "6", "--on-stall", "kill", "--evidence", "ev"]
     process = subprocess.Popen(
-        [*WHYSTUCK, *command, "--nccl-debug", "INIT", "--", *torchrun(2, script)],
+        [*WHYSTUCK, *command, "--nccl-debug", "INIT", "--", *torchrun(2, script, is_traced=True)],
         cwd=tmp_path,
         env=clean_environment(TORCH_FR_BUFFER_SIZE="100"),
         stdout=subprocess.PIPE,

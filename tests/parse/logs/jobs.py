@@ -3,18 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cache
 
 from whystuck.parse.logs.log_inputs import LogInput
 from whystuck.parse.logs.names import read_log_name
-from whystuck.parse.logs.reader import LogTables, read_log
+from whystuck.parse.logs.reader import load_tables, read_log
 from whystuck.parse.logs.tables import LogTable, join_logs
-
-
-@cache
-def load_tables() -> LogTables:
-    """Compile the patterns once."""
-    return LogTables()
 
 
 def read_job(**texts: str | bytes) -> LogTable:

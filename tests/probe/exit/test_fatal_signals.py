@@ -78,7 +78,9 @@ def _communicate(process: subprocess.Popen[bytes]) -> tuple[bytes, bytes]:
         process.kill()
 
 
-@pytest.mark.parametrize("way_out", ["sys.exit(0)", "os._exit(3)"])
+@pytest.mark.parametrize(
+    "way_out", ["sys.exit(0)", pytest.param("os._exit(3)", marks=pytest.mark.slow)]
+)
 def test_thread_that_dies_then_the_others_do_not_end_the_process_with_a_code(
     tmp_path: Path, way_out: str
 ) -> None:

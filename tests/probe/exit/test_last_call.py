@@ -56,7 +56,14 @@ WAYS = [
 ]
 
 
-@pytest.mark.parametrize(("call", "code", "name", "status"), WAYS)
+# Those that others stand for, which call the same function of ours.
+SLOW = {"sys.exit(0)", "exit(code=4)", "os.kill(os.getpid(), 15)"}
+
+
+@pytest.mark.parametrize(
+    ("call", "code", "name", "status"),
+    [pytest.param(*way, marks=[pytest.mark.slow] if way[0] in SLOW else []) for way in WAYS],
+)
 def test_the_line_of_the_call_is_on_record(
     tmp_path: Path, call: str, code: int, name: str, status: str
 ) -> None:

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.backends import on_both, on_both_slowly
+from tests.backends import on_both_slowly
 from tests.launch.running import END, clean_environment, torchrun
 from tests.probe.inspect.inspected import Inspected, inspect_job
 from tests.probe.job import PROBE_DIR, copy_probe, job_dir, start_rank
@@ -66,7 +66,7 @@ def _check_job(tmp_path: Path, spec: str) -> Inspected:
     return inspect_job(tmp_path, spec, CHECKED)
 
 
-@on_both
+@on_both_slowly
 def test_check_when_it_says_something_then_it_is_told_and_the_job_goes_on(tmp_path: Path) -> None:
     seen = _check_job(
         tmp_path,
@@ -196,8 +196,12 @@ def test_scaler_when_gradients_overflow_then_its_skipped_steps_are_told(tmp_path
     ("name", "old"),
     [
         ("inspect/inspector.py", "        group = self._unbox("),
-        ("inspect/reports.py", "        found: Figures = []"),
-        ("inspect/weights.py", "        watched = self._find(optimizer)"),
+        pytest.param("inspect/reports.py", "        found: Figures = []", marks=pytest.mark.slow),
+        pytest.param(
+            "inspect/weights.py",
+            "        watched = self._find(optimizer)",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_job_when_inspection_is_broken_then_goes_on(tmp_path: Path, name: str, old: str) -> None:

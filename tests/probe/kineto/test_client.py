@@ -585,7 +585,7 @@ def count_steps(pid: int) -> int:
     return found[-1].steps if found else 0
 
 
-@pytest.mark.parametrize("starts", [start, start_own])
+@pytest.mark.parametrize("starts", [start, pytest.param(start_own, marks=pytest.mark.slow)])
 def test_steps_are_told_at_any_moment_and_by_this_process_only(
     tmp_path: Path, starts: Callable[..., subprocess.Popen[bytes]]
 ) -> None:
@@ -626,7 +626,9 @@ last = Last()
         counter.close()
 
 
-@pytest.mark.parametrize("way", ["sys.exit(42)", "raise SystemExit(42)"])
+@pytest.mark.parametrize(
+    "way", ["sys.exit(42)", pytest.param("raise SystemExit(42)", marks=pytest.mark.slow)]
+)
 def test_process_that_torch_itself_leads_can_end_in_the_middle_of_a_trace(
     tmp_path: Path, way: str
 ) -> None:

@@ -31,7 +31,7 @@ def run_rank(
     with job_dir() as folder:
         (folder / "switch.json").write_text(switch)
         process = start_rank(tmp_path, folder, script=BEGIN + script + END, extra=environment)
-        out, err = process.communicate(timeout=120)
+        out, err = process.communicate(timeout=280)
         (tmp_path / "out").write_bytes(out + err)
         assert (process.returncode != 0) == fails, err.decode()[-3000:]
         assert fails or not err, err.decode()[-3000:]
@@ -465,7 +465,15 @@ assert not problems, problems
     )
 
 
-@pytest.mark.parametrize("key", ["step", "dataloader", "forward", "checkpoint"])
+@pytest.mark.parametrize(
+    "key",
+    [
+        "step",
+        pytest.param("dataloader", marks=pytest.mark.slow),
+        "forward",
+        pytest.param("checkpoint", marks=pytest.mark.slow),
+    ],
+)
 def test_key_marks_its_own_kinds(tmp_path: Path, key: str) -> None:
     kinds = {
         "step": {"step", "optimizer", "user"},

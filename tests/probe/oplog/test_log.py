@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.backends import Backend, on_both, on_both_slowly
+from tests.backends import Backend, on_both_slowly
 from tests.launch.running import END, clean_environment, torchrun
 from tests.probe.job import PROBE_DIR, job_dir
 from tests.probe.oplog.op_log_file import (
@@ -225,7 +225,7 @@ def _errors(output: bytes) -> list[str]:
     return sorted(line for line in output.decode().splitlines() if "Error" in line)
 
 
-@on_both
+@on_both_slowly
 def test_ring_when_more_ops_than_it_holds_then_the_last_ones_stay(
     tmp_path: Path, backend: Backend
 ) -> None:

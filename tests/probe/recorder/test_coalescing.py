@@ -169,7 +169,13 @@ def _marked(text: str) -> list[tuple[str, int]]:
     ]
 
 
-@pytest.fixture(scope="module", params=["", "import os; os._exit(0)"], ids=["end", "os._exit"])
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param("", id="end", marks=pytest.mark.slow),
+        pytest.param("import os; os._exit(0)", id="os._exit"),
+    ],
+)
 def lost(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[
     FailedManager
 ]:  # fmt: skip

@@ -62,7 +62,13 @@ def _dump(tmp_path: Path, folder: Path, torch_is: str) -> Path:
 
 
 @on_both_slowly
-@pytest.mark.parametrize("torch_is", [OLD_NAMES, NO_SWITCHES], ids=["old names", "no switches"])
+@pytest.mark.parametrize(
+    "torch_is",
+    [
+        pytest.param(OLD_NAMES, id="old names", marks=pytest.mark.slow),
+        pytest.param(NO_SWITCHES, id="no switches"),
+    ],
+)
 def test_dump_when_torch_is_old_then_has_the_users_lines(
     tmp_path: Path, folder: Path, torch_is: str
 ) -> None:
@@ -103,7 +109,13 @@ def test_dump_when_nccls_recorder_is_unused_then_gloos_is_the_first(
 
 # By its own name, and by the one that torch calls old, which would lose against ours.
 @on_both_slowly
-@pytest.mark.parametrize("name", ["TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("TORCH_FR_BUFFER_SIZE", marks=pytest.mark.slow),
+        "TORCH_NCCL_TRACE_BUFFER_SIZE",
+    ],
+)
 def test_recorder_when_the_script_sets_its_size_after_the_import_then_that_counts(
     tmp_path: Path, folder: Path, name: str
 ) -> None:

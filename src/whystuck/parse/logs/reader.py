@@ -6,6 +6,7 @@ may matter, and only from those on are lines taken one by one, until nothing is 
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 
 from whystuck.parse.logs.above import BEFORE_BYTES, count_above, lines_above
@@ -69,6 +70,17 @@ class LogTables:
         """
         self.signatures = signatures or load_signatures()
         self.patterns = LogPatterns(self.signatures, engine, MARKS)
+
+
+_known = threading.local()
+
+
+def load_tables() -> LogTables:
+    """Return the tables of our signatures; each thread compiles them once, for its own logs."""
+    tables: LogTables | None = getattr(_known, "tables", None)
+    if tables is None:
+        tables = _known.tables = LogTables()
+    return tables
 
 
 class LogReader:
@@ -394,7 +406,7 @@ def read_log(data: bytes, tables: LogTables | None = None, block: int = 1 << 20)
         tables: What to look for; ours when left out.
         block: How many bytes to take at once.
     """
-    reader = LogReader(tables or LogTables(), data[:HEAD_BYTES])
+    reader = LogReader(tables or load_tables(), data[:HEAD_BYTES])
     for start in range(0, len(data), block):
         reader.feed(data[start : start + block])
     return reader.finish()
