@@ -132,6 +132,8 @@ def _find(
     ]
     if scene.movement.has_moved_again:
         findings = [_quieten(item, book) for item in findings]
+    if scene.evidence.incident.is_past:
+        return [_put_in_the_past(item, scene.evidence.incident.attempt, book) for item in findings]
     # A job that may have moved is not called stuck.
     may_move = attempt("whether the job moved", lambda: is_doubtful(scene), True)  # noqa: FBT003
     if may_move or scene.evidence.incident.is_idle_end:
@@ -197,6 +199,12 @@ def _quieten(finding: Finding, book: Rulebook) -> Finding:
     """Make a note of what did not stop the job for good; values that were lost stay lost."""
     is_loss = book.find_rule(finding.code).is_loss
     return finding if is_loss else replace(finding, severity=Severity.NOTE)
+
+
+def _put_in_the_past(finding: Finding, attempt: int, book: Rulebook) -> Finding:
+    """Make a note of what ended an attempt of the launcher, after which the job ended well."""
+    past = _quieten(finding, book)
+    return replace(past, summary=f"attempt {attempt}, before a restart: {finding.summary}")
 
 
 def _quote(finding: Finding, sources: Mapping[str, str]) -> Finding:
