@@ -55,7 +55,8 @@ def test_crash_before_a_restart_of_the_launcher_is_past_in_a_job_that_ended_well
 ) -> None:
     # GIVEN a job that torchrun has started again, and that ended well then
     (tmp_path / "train.py").write_text(FAILS_ONCE)
-    command = torchrun(2, "--max-restarts", "1", tmp_path / "train.py")
+    command = torchrun(2, tmp_path / "train.py")
+    command[1:1] = ["--max-restarts", "1"]
     done = run_whystuck("run", "--evidence", "ev", "--", *command, cwd=tmp_path)
     assert done.returncode == 0, done.stderr.decode()
     said = "whystuck: the job finished with code 0 after 1 restart; before: C204: rank 1 raised "
