@@ -260,4 +260,6 @@ def _describe(
         context["cwd"] = incident.cwd
     if incident.command_exit is not None:
         context["command_exit"] = incident.command_exit
+    if incident.is_past and verdict is Verdict.HEALTHY:
+        context["sentence"] = "the job ended well after a restart; what had failed before is a note"
     return context

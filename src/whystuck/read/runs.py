@@ -125,13 +125,20 @@ def _select_run(path: Path, runs: Sequence[Run], *, only_logs: bool) -> Selectio
     known = [one for one in answers if one is not None]
     if known and not (only_logs and newest.round >= 0 and is_folder(newest.path)):
         is_past = all(run.is_past(run.answer) for run in nodes if run.answer is not None)
-        chosen = _select_incidents(path, known, newest.job, listed)
+        job = _count_attempts(newest.job, known[0]) if is_past else newest.job
+        chosen = _select_incidents(path, known, job, listed)
         record = chosen.incident and msgspec.structs.replace(chosen.incident, is_past=is_past)
         return replace(chosen, incident=record, gaps=chosen.gaps + _tell_left_out(runs))
     record = _describe_end(newest)
     roots = tuple(run.path for run in nodes if is_folder(run.path))
     job = _describe_job(record, path, roots, listed)
     return Selection(roots, incident=record, job=job, gaps=_tell_left_out(runs))
+
+
+def _count_attempts(job: JobRecord | None, past: Incident) -> JobRecord | None:
+    """Count the restart after an incident in the record of a job that has none of them."""
+    restarts = past.record.attempt + 1
+    return job and msgspec.structs.replace(job, restarts=max(job.restarts, restarts))
 
 
 def _tell_left_out(runs: Sequence[Run]) -> tuple[Gap, ...]:
