@@ -93,6 +93,45 @@ def test_later_failure_answers_where_the_stall_was_none(tmp_path: Path) -> None:
     assert blame(diagnose_paths([run.home])) == ("C204", [1])
 
 
+def make_restarted(home: Path, exit_code: int = 0) -> Run:
+    """A job whose launcher has started its ranks again after rank 1 failed."""
+    run = Run(home, exit_code=exit_code)
+    trace = ["Traceback (most recent call last):", '  File "/j/t.py", line 7, in main', "    f()"]
+    run.log(*trace, "ValueError: bad batch", rank=1)
+    run.incident(0, "exit", attempt=0, missing=4)
+    write(home / "incidents/000/n0/rank-1/exit.json", '{"pid":5,"code":1,"ended_ns":9}')
+    return run
+
+
+def test_crash_before_a_restart_is_past_where_the_job_ended_well(tmp_path: Path) -> None:
+    run = make_restarted(tmp_path / "ev")
+
+    for path in list_paths(run.home):
+        report = diagnose_paths([path])
+        assert report.verdict is Verdict.HEALTHY, path
+        assert [(one.code, one.severity) for one in report.findings] == [("C204", Severity.NOTE)]
+        assert report.findings[0].summary.startswith("attempt 0, before a restart: rank 1 ")
+        assert report.job is not None
+        assert report.job.ended == "finished with code 0 after 1 restart"
+    # AND the incident itself says what it said in the night
+    night = diagnose_paths([run.home / "incidents/000"])
+    assert (night.verdict, night.findings[0].severity) == (Verdict.CRASHED, Severity.ERROR)
+
+
+def test_crash_before_a_restart_answers_where_no_other_says_how_the_job_failed(
+    tmp_path: Path,
+) -> None:
+    run = make_restarted(tmp_path / "ev", exit_code=1)
+
+    assert diagnose_paths([run.home]).verdict is Verdict.CRASHED
+
+
+def test_what_a_job_that_ended_well_lost_answers_before_what_is_past(tmp_path: Path) -> None:
+    run = make_restarted(tmp_path / "ev").incident(1, attempt=1, missing=3, command_exit=0)
+
+    assert blame(diagnose_paths([run.home])) == ("H101", [3])
+
+
 def test_newest_round_answers_and_the_others_are_listed(tmp_path: Path) -> None:
     home = tmp_path / "ev"
     Run(home, 0).incident(0, missing=1, command_exit=124, verdict="stuck")

@@ -132,6 +132,8 @@ def _find(
     ]
     if scene.movement.has_moved_again:
         findings = [_quieten(item, book) for item in findings]
+    if scene.evidence.incident.is_past:
+        return [_put_in_the_past(item, scene.evidence.incident.attempt, book) for item in findings]
     # A job that may have moved is not called stuck.
     may_move = attempt("whether the job moved", lambda: is_doubtful(scene), True)  # noqa: FBT003
     if may_move or scene.evidence.incident.is_idle_end:
@@ -199,6 +201,12 @@ def _quieten(finding: Finding, book: Rulebook) -> Finding:
     return finding if is_loss else replace(finding, severity=Severity.NOTE)
 
 
+def _put_in_the_past(finding: Finding, attempt: int, book: Rulebook) -> Finding:
+    """Make a note of what ended an attempt of the launcher, after which the job ended well."""
+    past = _quieten(finding, book)
+    return replace(past, summary=f"attempt {attempt}, before a restart: {finding.summary}")
+
+
 def _quote(finding: Finding, sources: Mapping[str, str]) -> Finding:
     """Add the text of the lines that a finding names: ``details["code"]["FILE:LINE"]``."""
     code: dict[str, str] = {}
@@ -252,4 +260,6 @@ def _describe(
         context["cwd"] = incident.cwd
     if incident.command_exit is not None:
         context["command_exit"] = incident.command_exit
+    if incident.is_past and verdict is Verdict.HEALTHY:
+        context["sentence"] = "the job ended well after a restart; what had failed before is a note"
     return context

@@ -65,7 +65,7 @@ def _judge_quiet(scene: Scene, quiet: Collection[Verdict | None]) -> Verdict:
     """Name the state of a job in which nobody is to blame for anything."""
     if scene.movement.has_moved_again or Verdict.WAITING in quiet:
         return Verdict.WAITING
-    if not _is_healthy(scene):
+    if not (_is_healthy(scene) or scene.evidence.incident.is_past):
         return Verdict.INCONCLUSIVE
     return Verdict.SLOW if Verdict.SLOW in quiet else Verdict.HEALTHY
 

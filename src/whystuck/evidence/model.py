@@ -72,7 +72,8 @@ class Incident:
     No rank had made progress for ``idle_s`` when it came, and ``is_moving`` is whether that is no
     longer than usual; both are None when unknown. ``killed_ns`` is when whystuck itself ended the
     job, 0 when it did not. ``cwd`` is where the job ran. ``round`` is the round it belongs to, -1
-    when unknown, and ``attempt`` the launcher's own attempt in it.
+    when unknown, and ``attempt`` the launcher's own attempt in it. ``is_past`` says that the
+    launcher started its ranks again after it, and that the job ended well.
     """
 
     kind: str = "files"
@@ -93,6 +94,7 @@ class Incident:
     cwd: str = ""
     round: int = -1
     attempt: int = 0
+    is_past: bool = False
 
     @property
     def is_interrupt(self) -> bool:

@@ -77,6 +77,7 @@ class JobRecord(SignalRecord, kw_only=True):
 
     ``id`` is the name that the scheduler or the launcher gave the job, empty when it has none.
     ``killed_ns`` is when whystuck itself ended the job because it was stuck, 0 when it did not.
+    ``restarts`` is how often the command, or its ranks by the launcher, had been started again.
     """
 
     schema_version: int = 1
@@ -92,12 +93,19 @@ class JobRecord(SignalRecord, kw_only=True):
     python_version: str = ""
     torch_version: str = ""
     killed_ns: int = 0
+    restarts: int = 0
+
+
+def count_restarts(number: int) -> str:
+    """Return a number of restarts in words."""
+    return "1 restart" if number == 1 else f"{number} restarts"
 
 
 class IncidentRecord(SignalRecord, kw_only=True):
     """``incident.json``: why evidence was taken, and what the watcher knew.
 
-    ``verdict`` is that of the last report, ``job`` what was known of the job then.
+    ``verdict`` is that of the last report, ``job`` what was known of the job then. ``is_past`` is
+    for who reads it as the answer of a whole run: the job went on after it, and ended well.
     """
 
     schema_version: int = 1
@@ -114,6 +122,7 @@ class IncidentRecord(SignalRecord, kw_only=True):
     attempt: int = 0
     verdict: str = ""
     job: JobRecord | None = None
+    is_past: bool = False
 
 
 @dataclass(frozen=True)

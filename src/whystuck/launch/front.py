@@ -50,6 +50,11 @@ _LOOK_S = 0.05
 # for who reads the output of the job.
 SILENT_S = 30.0
 _LONGEST_S = 300.0
+# The cause comes as soon as it is known: what is written after that may hang.
+_ENDS = frozenset({"cause", "done"})
+_WAITS_FOR_CAUSE = (
+    "a file system does not answer; why the job failed is waited for, as a restart depends on it"
+)
 _STDOUT, _STDERR = LAUNCHER_CHANNELS
 _NEVER_PASSED_ON = frozenset({signal.SIGCHLD, signal.SIGKILL, signal.SIGSTOP})
 _ENDING = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT})
@@ -92,6 +97,7 @@ class Front:
         self._held = HeldProcesses()
         self._was_asked = False
         self.ending = RoundEnd(0)
+        self._knows_cause = False
         self._watcher_pid = 0
         self._watcher: Link | None = None
         self._relay: subprocess.Popen[bytes] | None = None
@@ -334,20 +340,31 @@ class Front:
         self._tell_watcher("ended", code=code)
         hangs = HangWatch(self._watcher_pid)
         patience = Patience(SILENT_S, _LONGEST_S)
+        is_told = False
         while not (self._watcher.is_closed or self._is_told_to_stop()):
             message = self._watcher.receive(_LOOK_S)
-            if message is not None and message["kind"] == "done":
+            if message is not None and message["kind"] in _ENDS:
                 self.ending = decode_end(message.get("ending"), code)
+                self._knows_cause = True
+            if message is not None and message["kind"] == "done":
                 return int(message["code"])
             if message is not None:
                 patience.renew(float(message.get("for_s", 0.0)))
                 hangs.leave_out(message.get("late"))
             elif hangs.hangs():
-                break
+                if not self._needs_cause(code):
+                    break
+                if not is_told:
+                    say(f"whystuck: {_WAITS_FOR_CAUSE}\n")
+                is_told = True
             if patience.is_over():
                 say("whystuck: the report takes too long, and is not waited for\n")
                 break
         return code
+
+    def _needs_cause(self, code: int) -> bool:
+        """Return whether this node, and others with it, decide by a cause that was not told yet."""
+        return bool(code) and self._may_restart and not self._knows_cause
 
     def _drain(self) -> None:
         """Wait until the relay has passed on what the job wrote before its end.

@@ -86,7 +86,7 @@ class BootCheck:
 
 @dataclass(frozen=True)
 class RunOptions:
-    """What ``whystuck run`` was asked to do."""
+    """What ``whystuck run`` was asked to do; ``restarts`` is how often it had to start again."""
 
     command: list[str]
     evidence: Path
@@ -101,6 +101,7 @@ class RunOptions:
     agent: bool = True
     gpu_coredump: bool = False
     boot_check: BootCheck = field(default_factory=BootCheck)
+    restarts: int = 0
 
     @property
     def crash_hold_s(self) -> float | None:

@@ -13,6 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from whystuck import __version__
 from whystuck.evidence.records import IncidentRecord
 from whystuck.launch.agent_child import AGENT_LOG_FILE, make_agent
@@ -308,6 +310,7 @@ class Supervisor:
         self._records.finish()
         self._progress.tell()
         self._job.ended_ns, self._job.exit_code = time.time_ns(), code
+        self._job.restarts = self._options.restarts + self._table.attempt
         copy_signal(self._outside.as_record(), self._job)
         self._keeper.write_job()
         self._report_end(code)
@@ -326,7 +329,12 @@ class Supervisor:
                 return
             self._note_restart()
 
+    def _tell_cause(self, code: int) -> None:
+        """Tell the front why the round ended: what is still to be written may hang."""
+        self._link.send("cause", ending=msgspec.to_builtins(self._keeper.describe_end(code)))
+
     def _report_end(self, code: int) -> None:
+        self._keeper.on_cause = lambda: self._safely(lambda: self._tell_cause(code))
         try:
             if self._stalls.incident and self._stalls.moved_s and not self._outside.is_pending:
                 self._stalls.take_moved()()

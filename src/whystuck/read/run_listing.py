@@ -68,7 +68,17 @@ class Run:
     @property
     def answer(self) -> Incident | None:
         """The incident that answers for it."""
-        return max(self.incidents, key=lambda incident: incident.order, default=None)
+        return max(self.incidents, key=self._rate, default=None)
+
+    def _rate(self, incident: Incident) -> tuple[int, int, int]:
+        order = incident.order
+        # As a stall after which the job moved again.
+        return (-1, *order[1:]) if self.is_past(incident) else order
+
+    def is_past(self, incident: Incident) -> bool:
+        """Return whether the launcher started its ranks again after it, and all ended well."""
+        is_attempt = incident.record.kind == "exit" and incident.record.command_exit is None
+        return is_attempt and self.job is not None and self.job.exit_code == 0
 
     @property
     def order(self) -> tuple[int, int]:

@@ -17,7 +17,7 @@ import msgspec
 
 from whystuck.evidence import records
 from whystuck.evidence.finding import Gap
-from whystuck.evidence.records import IncidentRecord, JobRecord, SignalRecord
+from whystuck.evidence.records import IncidentRecord, JobRecord, SignalRecord, count_restarts
 from whystuck.evidence.sections import JobInfo, OtherRun
 from whystuck.guarded.evidence_files import is_folder
 from whystuck.parse.records import parse_incident
@@ -124,12 +124,21 @@ def _select_run(path: Path, runs: Sequence[Run], *, only_logs: bool) -> Selectio
     answers = [run.answer for run in nodes]
     known = [one for one in answers if one is not None]
     if known and not (only_logs and newest.round >= 0 and is_folder(newest.path)):
-        chosen = _select_incidents(path, known, newest.job, listed)
-        return replace(chosen, gaps=chosen.gaps + _tell_left_out(runs))
+        is_past = all(run.is_past(run.answer) for run in nodes if run.answer is not None)
+        job = _count_attempts(newest.job, known[0]) if is_past else newest.job
+        chosen = _select_incidents(path, known, job, listed)
+        record = chosen.incident and msgspec.structs.replace(chosen.incident, is_past=is_past)
+        return replace(chosen, incident=record, gaps=chosen.gaps + _tell_left_out(runs))
     record = _describe_end(newest)
     roots = tuple(run.path for run in nodes if is_folder(run.path))
     job = _describe_job(record, path, roots, listed)
     return Selection(roots, incident=record, job=job, gaps=_tell_left_out(runs))
+
+
+def _count_attempts(job: JobRecord | None, past: Incident) -> JobRecord | None:
+    """Count the restart after an incident in the record of a job that has none of them."""
+    restarts = past.record.attempt + 1
+    return job and msgspec.structs.replace(job, restarts=max(job.restarts, restarts))
 
 
 def _tell_left_out(runs: Sequence[Run]) -> tuple[Gap, ...]:
@@ -212,7 +221,11 @@ def _describe_job(
 def _describe_exit(job: JobRecord) -> str:
     if job.killed_ns:
         return "ended by whystuck, because it was stuck"
-    return "" if job.exit_code is None else f"ended with code {job.exit_code}"
+    if job.exit_code is None:
+        return ""
+    times = f" after {count_restarts(job.restarts)}" if job.restarts else ""
+    how = "finished" if times and not job.exit_code else "ended"
+    return f"{how} with code {job.exit_code}{times}"
 
 
 def _describe_run(run: Run, path: Path) -> OtherRun:

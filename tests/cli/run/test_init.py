@@ -278,6 +278,36 @@ def test_nodes_meet_where_that_is_asked_for(kind: str, coordinator: str, words: 
     assert told[told.index("logs/whystuck") + 1 :] == [*words, "--", "a"]
 
 
+@pytest.mark.parametrize(
+    ("kind", "options", "nodes"),
+    [
+        ("slurm", [], ["--nnodes", "4", "--rdzv-backend", "c10d", "--rdzv-endpoint", "n0:1"]),
+        ("kubernetes", [], ["--nnodes", "3", "--rdzv-backend", "c10d", "--rdzv-endpoint", "n0:1"]),
+        ("bash", [], []),
+        ("slurm", ["--nnodes=2:4"], []),
+        ("slurm", ["--rdzv_endpoint", "n9:1"], []),
+        ("kubernetes", ["--master-addr", "n9"], []),
+    ],
+)
+def test_torchrun_of_each_node_starts_a_part_of_one_job(
+    kind: str, options: list[str], nodes: list[str]
+) -> None:
+    command = ("torchrun", *options, "--nproc-per-node", "8", "a b.py")
+    (line,) = (one for one in make_script(kind, command).split("\n") if "COMMAND=(" in one)
+    known = {"SLURM_NNODES": "4", "NNODES": "3", "SLURM_JOB_ID": "7", "MASTER_ADDR": "n0"}
+    known |= {"HOLD_S": "0", "MAX_RESTARTS": "0", "LOG_DIR": "logs", "MASTER_PORT": "1"}
+    done = subprocess.run(
+        ["bash", "-ec", f'{line.strip()}; printf "%s\\0" "${{COMMAND[@]}}"'],
+        check=True, capture_output=True, env=known | {"PATH": "/usr/bin:/bin"},
+    )  # fmt: skip
+    words = done.stdout.decode().split("\0")[:-1]
+    words = words[words.index("torchrun") + 1 :]
+
+    assert words[: len(nodes)] == nodes
+    assert words[-3 - len(options) :] == [*options, "--nproc-per-node", "8", "a b.py"]
+    assert ("--rdzv-id" in words) is bool(nodes)
+
+
 def test_a_file_is_written_when_asked_for(tmp_path: Path) -> None:
     done = run_whystuck("init", "-o", "job.sh", "bash", "--", "python", "a b.py", cwd=tmp_path)
 

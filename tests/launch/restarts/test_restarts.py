@@ -9,9 +9,12 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 from tests.disks import small_disk
@@ -24,9 +27,14 @@ from tests.launch.running import (
     run_whystuck,
     torchrun,
 )
+from tests.launch.test_front import watcher_of
 from tests.ports import find_port
 
 from whystuck.collect.processes.proc_files import is_alive
+from whystuck.launch.front import Front
+from whystuck.launch.link import Link, make_pair
+from whystuck.launch.options import RunOptions
+from whystuck.launch.restarts.ending import RootCause, RoundEnd
 from whystuck.launch.restarts.leftovers import end_leftovers, list_leftovers
 
 # Fails in its first starts, as many as the first argument says.
@@ -87,6 +95,12 @@ def test_job_that_fails_once_is_started_again_and_its_last_code_counts(tmp_path:
     (told,) = [event for event in events if event["event"] == "restart"]
     assert (told["round"], told["details"]["restart"]) == (0, 1)
     assert b"whystuck: restart 1 of 3" in done.stderr
+    assert b"whystuck: the job finished with code 0 after 1 restart\n" in done.stderr
+    report = json.loads(run_whystuck("diagnose", "ev", "--format", "json", cwd=tmp_path).stdout)
+    assert report["verdict"] == "healthy"
+    assert report["job"]["ended"] == "finished with code 0 after 1 restart"
+    (before,) = report["job"]["other_runs"]
+    assert (before["exit_code"], before["verdict"]) == (1, "crashed")
 
 
 @pytest.mark.slow
@@ -351,3 +365,60 @@ def _list_with(marker: str) -> list[str]:
         except OSError:
             continue
     return found
+
+
+ONCE = """
+import os, time
+from pathlib import Path
+if Path("failed").exists():
+    raise SystemExit(0)
+Path("failed").touch()
+print("READY", flush=True)
+while not os.path.exists("go"):
+    time.sleep(0.05)
+raise ZeroDivisionError("the cause of it")
+"""
+
+
+def test_decision_waits_for_a_cause_that_is_known_late(tmp_path: Path) -> None:
+    # GIVEN a watcher that goes on only after the front has seen for long that it does not
+    (tmp_path / "job.py").write_text(ONCE)
+    with subprocess.Popen(
+        [*WHYSTUCK, "run", "--no-agent", "--max-restarts", "1", "--evidence", "ev", "--",
+         sys.executable, "job.py"],
+        cwd=tmp_path, env=clean_environment(RANK="0", LOCAL_RANK="0", WORLD_SIZE="1"),
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline() == b"READY\n"
+        watcher = watcher_of(process.pid)
+        watcher.suspend()
+        try:
+            (tmp_path / "go").touch()
+            lines = iter(process.stderr.readline, b"")
+            assert any(b"why the job failed is waited for" in line for line in lines)
+        finally:
+            watcher.resume()
+        process.stderr.read()
+        assert process.wait(PATIENCE_S) == 0
+
+    (restart,) = [line for line in read_log(tmp_path) if line.startswith("Restart 1 of 1: ")]
+    assert restart.startswith("Restart 1 of 1: C204: rank 0 raised ZeroDivisionError")
+
+
+def test_cause_that_was_told_is_known_where_its_report_cannot_be_written(tmp_path: Path) -> None:
+    # GIVEN a watcher that has told the cause, and stands still since
+    cause = RootCause(code="C204", summary="rank 0 raised", is_sure=True)
+    options = RunOptions(command=["false"], evidence=tmp_path)
+    front = Front(options, may_restart=True)
+    ours, its = map(Link, make_pair())
+    with closing(ours), closing(its), subprocess.Popen(["sleep", "600"]) as watcher:
+        try:
+            watcher.send_signal(signal.SIGSTOP)
+            front._watcher, front._watcher_pid = ours, watcher.pid
+            its.send("cause", ending=msgspec.to_builtins(RoundEnd(1, cause)))
+            assert front._wait_for_report(1) == 1
+        finally:
+            watcher.kill()
+    assert front.ending.cause == cause

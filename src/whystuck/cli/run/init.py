@@ -15,16 +15,18 @@ from whystuck.cli.stdout import encode_for_stdout, write_stdout
 
 _SCRIPTS = Path(__file__).with_name("scripts")
 _FILES = {"bash": "start.sh", "slurm": "slurm.sh", "kubernetes": "kubernetes.yaml"}
-_ON_ONE_NODE = 'torchrun --standalone --nproc-per-node "${NPROC_PER_NODE:-gpu}" train.py'
+_SCRIPT = '--nproc-per-node "${NPROC_PER_NODE:-gpu}" train.py'
 _RENDEZVOUS = (
-    '--rdzv-backend c10d --rdzv-endpoint "$MASTER_ADDR:$MASTER_PORT" --rdzv-id "{job}" '
-    '--nproc-per-node "${{NPROC_PER_NODE:-gpu}}" train.py'
+    '--nnodes "${nodes}" --rdzv-backend c10d --rdzv-endpoint "$MASTER_ADDR:$MASTER_PORT" '
+    '--rdzv-id "{job}"'
 )
-_COMMANDS = {
-    "bash": _ON_ONE_NODE,
-    "slurm": 'torchrun --nnodes "$SLURM_NNODES" ' + _RENDEZVOUS.format(job="$SLURM_JOB_ID"),
-    "kubernetes": 'torchrun --nnodes "$NNODES" ' + _RENDEZVOUS.format(job="train"),
+_NODES = {
+    "bash": "--standalone",
+    "slurm": _RENDEZVOUS.format(nodes="SLURM_NNODES", job="$SLURM_JOB_ID"),
+    "kubernetes": _RENDEZVOUS.format(nodes="NNODES", job="train"),
 }
+# With any of these, a command of torchrun says itself which nodes are in the job.
+_TELLS_NODES = ("--nnodes", "--standalone", "--node-rank", "--master-", "--rdzv-")
 _WATCHED = (
     'whystuck run --check --hold "$HOLD_S" --max-restarts "$MAX_RESTARTS" '
     '--evidence "$LOG_DIR/whystuck" {meeting}-- '
@@ -47,7 +49,7 @@ def init(*, kind: str, output: str | None, command: tuple[str, ...]) -> int:
 
     It logs each stage with time and host, keeps the exit code of the job and the last lines of its
     output, passes signals on, and gives each start a log of its own. COMMAND takes the place of
-    torchrun in it.
+    torchrun in it; where it is torchrun and names no nodes, those of the job are added.
 
     whystuck init slurm > job.sh
     """
@@ -64,10 +66,21 @@ def make_script(kind: str, command: tuple[str, ...] = ()) -> str:
     text = (_SCRIPTS / _FILES[kind]).read_text()
     start = (_SCRIPTS / _FILES["bash"]).read_text().rstrip("\n")
     watched = _WATCHED.replace("{meeting}", _MEETINGS[kind])
-    start = start.replace("@COMMAND@", watched + (_quote(command) or _COMMANDS[kind]))
+    start = start.replace("@COMMAND@", watched + _make_command(kind, command))
     if kind == "bash":
         return start + "\n"
     return text.replace("@START@", textwrap.indent(start, "    ") if kind != "slurm" else start)
+
+
+def _make_command(kind: str, command: Sequence[str]) -> str:
+    """Return the command of the job: its launcher on each node starts a part of one job."""
+    if not command:
+        return f"torchrun {_NODES[kind]} {_SCRIPT}"
+    program, *words = command
+    tells = any(word.replace("_", "-").startswith(_TELLS_NODES) for word in words)
+    if kind == "bash" or program != "torchrun" or tells:
+        return _quote(command)
+    return f"torchrun {_NODES[kind]} {_quote(words)}"
 
 
 def _quote(command: Sequence[str]) -> str:

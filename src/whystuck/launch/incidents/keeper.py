@@ -23,6 +23,7 @@ from whystuck.evidence.records import (
     OP_LOG_FILE,
     IncidentRecord,
     JobRecord,
+    count_restarts,
 )
 from whystuck.launch.incidents.fault_log import FaultLog
 from whystuck.launch.incidents.folder import EvidenceFolder
@@ -54,7 +55,8 @@ _STEP_TAIL_BYTES = 64 << 10
 class IncidentKeeper:
     """Takes scenes and makes reports.
 
-    ``say`` prints a text for the user; ``on_progress`` is called when a step of a report is done.
+    ``say`` prints a text for the user; ``on_progress`` is called when a step of a report is done,
+    ``on_cause`` when it is known why the round ended, before that is written.
     """
 
     options: RunOptions
@@ -67,9 +69,11 @@ class IncidentKeeper:
     fault_log: FaultLog
     job: JobRecord
     on_progress: Callable[..., None]
+    on_cause: Callable[[], None] = lambda: None
     has_color: bool = False
     _exit_scene: Incident | None = field(default=None)
     _end_report: Report | None = None
+    _attempt_report: Report | None = None
 
     def open_stall(self, record: IncidentRecord, has_moved: Callable[[], bool]) -> Incident | None:
         """Take the scene of a stall and report it; None when the job moved meanwhile.
@@ -131,6 +135,7 @@ class IncidentKeeper:
     def end_stall(self, incident: Incident, end: IncidentRecord) -> None:
         """Note how the job ended while it was stuck, and take the dumps that torch wrote of it."""
         self._end_report = incident.report
+        self.on_cause()
         note_end(incident.record, end)
         if not self.evidence.hangs and self.torch_files.keep(incident.work):
             # From the same files, so that `whystuck diagnose` says the same.
@@ -199,7 +204,11 @@ class IncidentKeeper:
         self._copy_exits_and_logs(incident.work, attempt)
         self._watch_node(incident, attempt)
         report = self._diagnose(incident)
-        self._end_report = report if attempt is None else None
+        if attempt is None:
+            self._end_report = report
+            self.on_cause()
+        else:
+            self._attempt_report = report
         # A command without ranks that fails has said itself what is wrong, when its words hold
         # nothing that we know.
         if not (report.findings or self.table.processes()):
@@ -227,6 +236,7 @@ class IncidentKeeper:
 
     def close_good_end(self, record: IncidentRecord) -> None:
         """Report a job that ended with code 0, when something was wrong on the way all the same."""
+        self._say_restarts()
         self.drop_exit_scene()
         kept = [one.artifact("skipped") for one in self.table.targets(alive_only=False)]
         if not any(path is not None and path.exists() for path in kept):
@@ -240,6 +250,15 @@ class IncidentKeeper:
             self._tell(incident, report, is_last=True)
         else:
             self.evidence.drop(incident.folder)
+
+    def _say_restarts(self) -> None:
+        """Say that a job ended well that had failed before, and why it had."""
+        if not self.job.restarts:
+            return
+        findings = self._attempt_report.findings if self._attempt_report else []
+        past = f"; before: {findings[0].code}: {findings[0].summary}" if findings else ""
+        times = count_restarts(self.job.restarts)
+        self.say(f"\nwhystuck: the job finished with code 0 after {times}{show_line(past)}\n")
 
     def _tell_inspection(self) -> None:
         """Report what inspection has found in a job that ended well; nothing when it is healthy."""

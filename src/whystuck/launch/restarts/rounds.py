@@ -160,7 +160,7 @@ class Rounds:
 
     def _run_round(self, caller: Caller, boot: BootCheck) -> RoundEnd:
         front = Front(
-            replace(self.options, boot_check=boot),
+            replace(self.options, boot_check=boot, restarts=self.policy.restarts),
             caller,
             may_restart=self.policy.may_restart,
             close_ours=self.agreement.close if self.agreement else lambda: None,
