@@ -21,6 +21,7 @@ from whystuck.diagnose.algorithms.ops.pattern_breaks import (
 )
 from whystuck.diagnose.algorithms.ops.programs import compare_programs
 from whystuck.diagnose.algorithms.ops.splits import SplitMismatch, find_split_mismatch
+from whystuck.diagnose.algorithms.ops.untie import untie
 from whystuck.diagnose.algorithms.ops.waits import Wait, find_cycle
 from whystuck.diagnose.algorithms.transfers.odd_ends import find_odd_end
 from whystuck.diagnose.algorithms.transfers.odd_transfers import OddTransfer
@@ -52,6 +53,8 @@ class Divergences:
         if self.odd_transfers:
             return None
         found = self._find_first()
+        if found is not None and found.is_tied and not has_many_recorders(self.ops.table):
+            found = untie(self.ops.table, found, self._habits)
         is_open = (
             found.is_even and (found.is_tied or self.lapse is None) if found else not self.lapse
         )
