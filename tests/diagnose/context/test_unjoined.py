@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.diagnose.scenes import C10D, MODULE, Job, at
 
+from whystuck.evidence.live import Beat
 from whystuck.evidence.ops.collectives import Frame
 
 GROUPS = at("/job/train.py", 40, "make_groups")
@@ -32,11 +33,30 @@ def test_ranks_that_do_not_come_to_a_new_group_are_named_with_its_line() -> None
     assert "rank 3 did not call new_group" in finding.summary
 
 
-def test_most_ranks_that_do_not_come_are_possible_only() -> None:
-    finding = _part((0,), (1, 2, 3)).finding()
+def test_members_that_call_and_go_on_are_told_apart_by_counts() -> None:
+    job = _part((0,), (1, 2, 3))
+    job.beats = [Beat(rank, 100 + rank, 0.1, group_calls=3 - (rank == 2)) for rank in range(4)]
+    finding = job.finding()
+
+    assert (finding.code, finding.confidence.value) == ("H127", "likely")
+    assert finding.culprits.ranks == [2]
+
+
+def test_most_ranks_that_do_not_call_are_possible_only() -> None:
+    job = _part((0,), (1, 2, 3))
+    job.beats = [Beat(rank, 100 + rank, 0.1, group_calls=2 + (rank == 0)) for rank in range(4)]
+    finding = job.finding()
 
     assert (finding.code, finding.confidence.value) == ("H127", "possible")
     assert finding.culprits.ranks == [1, 2, 3]
+
+
+def test_without_counts_nobody_of_several_is_named() -> None:
+    finding = _part((0,), (1, 2, 3)).finding()
+
+    assert (finding.code, finding.confidence.value) == ("H127", "possible")
+    assert finding.culprits.ranks == []
+    assert finding.where[0].line == 40
 
 
 def test_rank_that_may_yet_come_is_where_it_is() -> None:

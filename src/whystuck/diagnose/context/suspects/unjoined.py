@@ -54,18 +54,35 @@ def _list_joining(facts: Facts) -> dict[int, Side]:
 def _accuse(facts: Facts, callers: Side, others: dict[int, Wait]) -> Parting:
     """Name those that did not make the call; where they are most, the call may be too many."""
     ranks = tuple(sorted(others))
-    is_sure = len(callers.ranks) > len(ranks)
+    behind = _list_behind(facts, callers, ranks)
+    few = len(facts.ranks.all) > 2 * len(behind) > 0
     sites = {rank: select_user_frames(facts.ops.get_wait_site(others[rank])) for rank in ranks}
     sides = [Side((rank,), facts.ops.name_wait(others[rank]), sites[rank]) for rank in ranks]
+    who = name_ranks(behind) if behind else f"one of {name_ranks(ranks)}, or several,"
     text = (
-        f"{name_ranks(ranks)} did not call {callers.op}, which all ranks of the job have to call, "
-        "members of the group or not"
+        f"{who} did not call {callers.op}, which all ranks of the job have to call, members of the "
+        "group or not"
     )
     return Parting(
         codes.SKIPPED_COLLECTIVE,
-        Confidence.LIKELY if is_sure else Confidence.POSSIBLE,
+        Confidence.LIKELY if few else Confidence.POSSIBLE,
         text,
         tuple(sorted((callers, *sides), key=lambda one: (len(one.ranks), one.ranks))),
-        ranks,
-        {rank: (*callers.site[:1], *sites[rank]) for rank in ranks},
+        behind,
+        {rank: (*callers.site[:1], *sites[rank]) for rank in behind}
+        or {callers.ranks[0]: callers.site},
     )
+
+
+def _list_behind(facts: Facts, callers: Side, ranks: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the ranks that made fewer such calls, by the counts of their probes.
+
+    Who is no member of the group makes the call and goes on. Where counts are not known, only one
+    rank alone must be the one that lacks.
+    """
+    calls = {beat.rank: beat.group_calls for beat in facts.evidence.beats if beat.group_calls >= 0}
+    made = max((calls.get(rank, 0) for rank in callers.ranks), default=0)
+    behind = tuple(rank for rank in ranks if calls.get(rank, made) < made)
+    if set(ranks) <= set(calls) and behind:
+        return behind
+    return ranks if len(ranks) == 1 else ()
