@@ -23,7 +23,7 @@ from whystuck.diagnose.algorithms.ops.programs import compare_programs
 from whystuck.diagnose.algorithms.ops.splits import SplitMismatch, find_split_mismatch
 from whystuck.diagnose.algorithms.ops.untie import untie
 from whystuck.diagnose.algorithms.ops.waits import Wait, find_cycle
-from whystuck.diagnose.algorithms.transfers.odd_ends import find_odd_end
+from whystuck.diagnose.algorithms.transfers.odd_ends import TORN_SHARE, find_odd_end
 from whystuck.diagnose.algorithms.transfers.odd_transfers import OddTransfer
 from whystuck.diagnose.algorithms.transfers.peers import Stray
 from whystuck.diagnose.context.departed import find_departed, find_strayed
@@ -176,7 +176,8 @@ class Divergences:
         left, cut = self.exits.left_and_cut
         if not left or self.split_mismatch is not None or has_many_recorders(self.ops.table):
             return ()
-        parties = {rank: self._habits[rank] for rank in (*left, *cut) if rank in self._habits}
+        habits = learn_habits(self.ops.table, TORN_SHARE)
+        parties = {rank: habits[rank] for rank in (*left, *cut) if rank in habits}
         odd = find_odd_end(self.ops.table, self.ops.groups, cut, parties)
         return () if odd is None or len(parties) < len({*left, *cut}) else (odd,)
 

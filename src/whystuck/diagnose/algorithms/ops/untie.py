@@ -55,15 +55,15 @@ def _split(table: Collectives, parted: Divergence) -> set[tuple[int, ...]]:
 
 
 def _is_broken(habit: CallPattern, row: int | None) -> bool:
-    """Tell whether a rank broke its habit at an op, for the first time."""
-    return row is not None and bool(habit.breaks) and habit.start + habit.breaks[0] == row
+    """Tell whether a rank broke its habit at an op."""
+    return row is not None and row - habit.start in habit.breaks
 
 
 def _was_to_come(
     table: Collectives, parted: Divergence, habit: CallPattern, others: tuple[int, ...]
 ) -> bool:
     """Tell whether what the others are at is what a rank was to call, in their group."""
-    expected = habit.start + habit.find_before(habit.breaks[0])
+    expected = habit.start + habit.find_before(parted.rows[habit.rank] - habit.start)
     at = [parted.rows[rank] for rank in others if rank in parted.rows]
     return any(
         table.group[row] == table.group[expected] and table.site[row] == table.site[expected]

@@ -16,6 +16,9 @@ from whystuck.diagnose.algorithms.transfers.odd_transfers import Oddity, OddTran
 from whystuck.diagnose.algorithms.transfers.pairs import find_peer
 from whystuck.evidence.ops.collectives import Collectives, OpForm
 
+# A break in the middle leaves less than half of the calls on either side.
+TORN_SHARE = 0.35
+
 
 def find_odd_end(
     table: Collectives,
@@ -36,35 +39,59 @@ def find_odd_end(
         that both ranks made for the first time breaks the habits of both.
     """
     waits = _list_open(table, groups, cut)
-    broken = {rank: habit for rank, habit in habits.items() if habit.breaks}
+    broken = _find_breaks(table, habits)
     if len(broken) != 1 or not waits:
         return None
-    ((rank, habit),) = broken.items()
-    if not (habit.states[habit.breaks[0] + 1 :] == KNOWN).any():
+    ((rank, index),) = broken.items()
+    habit = habits[rank]
+    if not (habit.states[index + 1 :] == KNOWN).any():
         return None  # what it did last is judged by what waits
-    oddity = _name_oddity(table, habit, is_cut=rank in cut)
+    oddity = _name_oddity(table, habit, index, is_cut=rank in cut)
     if oddity is None:
         return None
     wait = min(waits, key=lambda one: (rank not in one.missing, one.rank == rank, one.rank))
-    row, expected_row = _find_rows(habit)
+    row, expected_row = _find_rows(habit, index)
     return OddTransfer(oddity, (rank,), wait, row, expected_row)
 
 
-def _find_rows(habit: CallPattern) -> tuple[int, int]:
-    """Return what a rank did where it first broke its habit, and an earlier one of what it does."""
-    index = habit.breaks[0]
+def _find_breaks(table: Collectives, habits: Mapping[int, CallPattern]) -> dict[int, int]:
+    """Find the first break of each rank that has to do with transfers, and is its own.
+
+    Between the same two collectives, all may go on to another part of the job.
+    """
+    found: dict[int, dict[int, int]] = {}
+    for rank, habit in habits.items():
+        for index in habit.breaks:
+            row, expected_row = _find_rows(habit, index)
+            if table.is_p2p[row] or table.is_p2p[expected_row]:
+                before = int((~table.is_p2p[habit.start : row]).sum())
+                is_free = bool(table.is_p2p[expected_row])
+                found.setdefault(rank, {}).setdefault(index, -1 if is_free else before)
+    shared = [set(places.values()) - {-1} for places in found.values()]
+    common = set.intersection(*shared) if len(found) == len(habits) and shared else set()
+    own = {
+        rank: [index for index, place in places.items() if place not in common]
+        for rank, places in found.items()
+    }
+    return {rank: min(indexes) for rank, indexes in own.items() if indexes}
+
+
+def _find_rows(habit: CallPattern, index: int) -> tuple[int, int]:
+    """Return what a rank did where it broke its habit, and an earlier one of what it does."""
     return habit.start + index, habit.start + habit.find_before(index)
 
 
-def _name_oddity(table: Collectives, habit: CallPattern, *, is_cut: bool) -> Oddity | None:
+def _name_oddity(
+    table: Collectives, habit: CallPattern, index: int, *, is_cut: bool
+) -> Oddity | None:
     """Tell another peer from a half too many, or too few; None where it is none of these.
 
     Who left out a half for another rank ends well; who made one too many is cut off in the end.
     """
-    row, expected_row = _find_rows(habit)
+    row, expected_row = _find_rows(habit, index)
     did, usual = _form(table, row), _form(table, expected_row)
     is_transfer, was_transfer = bool(table.is_p2p[row]), bool(table.is_p2p[expected_row])
-    if is_transfer and was_transfer and did.op == usual.op and _goes_on(habit):
+    if is_transfer and was_transfer and did.op == usual.op and _goes_on(habit, index):
         is_same = (did.source, did.target) == (usual.source, usual.target)
         return None if is_same else Oddity.PEER
     if is_cut:
@@ -72,9 +99,8 @@ def _name_oddity(table: Collectives, habit: CallPattern, *, is_cut: bool) -> Odd
     return Oddity.LEFT_OUT if was_transfer else None
 
 
-def _goes_on(habit: CallPattern) -> bool:
-    """Tell whether the call behind the first odd one is that which came behind the usual one."""
-    index = habit.breaks[0]
+def _goes_on(habit: CallPattern, index: int) -> bool:
+    """Tell whether the call behind the odd one is that which came behind the usual one."""
     before = habit.find_before(index)
     return index + 1 < len(habit.calls) and habit.calls[index + 1] == habit.calls[before + 1]
 
