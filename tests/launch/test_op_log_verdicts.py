@@ -53,6 +53,29 @@ for step in range(4):
     size = 6 if rank == 2 and step == 3 else 4
     functional.all_gather_tensor(torch.ones(size), 0, dist.group.WORLD).sum()  # <- here
 """
+PEER = """
+for step in range(40):
+    for dst in (1, 2):
+        if rank == 0:
+            dist.send(t, 1 if step == 20 else dst)  # <- here
+        elif rank == dst:
+            dist.recv(t, 0)
+"""
+MESH = """
+from torch.distributed.device_mesh import init_device_mesh
+mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+for step in range(20):
+    dim = "dp" if rank == 3 and step == 12 else "tp"
+    dist.all_reduce(torch.ones(5), group=mesh.get_group(dim))  # <- here
+    for _ in range(3):
+        dist.all_reduce(torch.ones(64), group=mesh.get_group("dp"))
+"""
+GROUPS = """
+if rank != 2:
+    dist.new_group([0, 2])  # <- here
+for _ in range(4):
+    dist.all_reduce(t)
+"""
 EXIT = """
 import sys
 def on_step_end(step):
@@ -130,6 +153,23 @@ def test_tag_that_departs_from_the_earlier_ones_is_certain(tmp_path: Path) -> No
     assert (finding["code"], finding["confidence"]) == ("H110", "certain")
     assert finding["culprits"]["ranks"] == [1]
     assert finding["details"]["tags"] == {"used": 17, "expected": 14}
+    assert has_line
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("script", "ranks", "code", "culprit"),
+    [(PEER, 3, "H110", 0), (MESH, 4, "H102", 3), (GROUPS, 4, "H127", 2)],
+    ids=["a wrong peer", "a wrong dimension of a mesh", "a group that one rank does not set up"],
+)
+def test_rank_that_parts_is_named_and_not_whom_it_meets(
+    tmp_path: Path, script: str, ranks: int, code: str, culprit: int
+) -> None:
+    assert run_job(tmp_path, script, ranks) != 0
+    finding, has_line = read_finding(tmp_path, script)
+
+    assert (finding["code"], finding["confidence"]) == (code, "likely")
+    assert finding["culprits"]["ranks"] == [culprit]
     assert has_line
 
 

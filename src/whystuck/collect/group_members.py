@@ -15,13 +15,25 @@ class _Groups(msgspec.Struct):
 
     version: int
     groups: dict[str, list[int]]
+    calls: int = -1
+
+
+def read_group_calls(path: Path | None) -> int:
+    """Return how many groups a rank has begun to make; -1 where that is not known."""
+    found = _read(path)
+    return -1 if found is None else found.calls
 
 
 def read_groups(path: Path | None) -> dict[str, list[int]]:
     """Return the members of each group, none where the file cannot be read."""
+    found = _read(path)
+    return {} if found is None else found.groups
+
+
+def _read(path: Path | None) -> _Groups | None:
     try:
         data = b"" if path is None else read_artifact(path)
         found = decode_json(data, _Groups)
     except (OSError, msgspec.DecodeError):
-        return {}
-    return found.groups if found.version == 1 else {}
+        return None
+    return found if found.version == 1 else None

@@ -71,7 +71,8 @@ class Beat:
 
     ``age_s`` is its age; ``answered_without_gil``, in evidence of older versions, is true when a
     C++ server in the rank answered although the beat was stale (the GIL is held). ``groups`` maps
-    group name to members.
+    group name to members; ``group_calls`` is how many groups the rank has begun to make, -1 when
+    unknown.
     """
 
     rank: int
@@ -86,6 +87,7 @@ class Beat:
     p2p_received: int = 0
     groups: tuple[tuple[str, tuple[int, ...]], ...] = ()
     artifact: str = ""
+    group_calls: int = -1
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -199,7 +199,10 @@ class ProcRecord(msgspec.Struct, kw_only=True):
 
 
 class BeatRecord(msgspec.Struct, kw_only=True):
-    """``beat.json``: the last heartbeat. ``groups`` maps group name to member ranks."""
+    """``beat.json``: the last heartbeat. ``groups`` maps group name to member ranks.
+
+    ``group_calls`` is how many groups the rank has begun to make, as all have to; -1 when unknown.
+    """
 
     pid: int = 0
     age_s: float = 0.0
@@ -211,6 +214,7 @@ class BeatRecord(msgspec.Struct, kw_only=True):
     p2p_sent: int = 0
     p2p_received: int = 0
     groups: dict[str, list[int]] = {}
+    group_calls: int = -1
 
 
 class SwitchRecord(msgspec.Struct, kw_only=True):

@@ -168,21 +168,23 @@ class GroupWriter:
     """Writes the members of each group, which gloo's recorder leaves empty, when they change."""
 
     def __init__(self) -> None:
-        self._written: tuple[tuple[int, str], ...] | None = None
+        self._written: tuple[int, tuple[tuple[int, str], ...]] | None = None
 
     def write_if_changed(self) -> None:
-        """Write ``groups-PID`` when groups came or went since the last call."""
+        """Write ``groups-PID`` when groups came or went, or were begun, since the last call."""
         c10d: Any = sys.modules.get("torch.distributed.distributed_c10d")
         world = getattr(c10d, "_world", None)
         if world is None:
             return
         # Not their number: one may go and another come between two looks.
         found = tuple((id(group), str(name)) for group, name in list(world.pg_names.items()))
-        if found == self._written:
+        # Before a group is there, torch has given it its number; hashed names have none.
+        calls = int(getattr(world, "group_count", -1))
+        if (calls, found) == self._written:
             return
-        self._written = found
+        self._written = calls, found
         groups = {
             str(world.pg_names.get(group, "")): sorted(ranks)
             for group, ranks in list(world.pg_group_ranks.items())
         }
-        files.write_json(files.path_of("groups"), {"version": 1, "groups": groups})
+        files.write_json(files.path_of("groups"), {"version": 1, "groups": groups, "calls": calls})

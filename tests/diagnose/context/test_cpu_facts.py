@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from whystuck.diagnose.algorithms.ops.groups import GroupOps
@@ -50,6 +52,22 @@ def test_late_rank_that_waits_longer_for_what_it_runs_is_starved(
 
     assert found is not None
     assert (found.ranks, found.lost_share) == ((3,), lost)
+
+
+@pytest.mark.parametrize(
+    ("stopped", "resumed", "ranks"),
+    [(45, 20, (1,)), (45, 1, None), (5, 5, None)],
+    ids=["in turns", "once for long", "rarely"],
+)
+def test_rank_that_signals_stop_in_turns_is_named(
+    stopped: int, resumed: int, ranks: tuple[int, ...] | None
+) -> None:
+    series = [make_series(rank, 0.1, 0.1) for rank in range(3)]
+    series[1] = replace(series[1], looks=60, stopped=stopped, resumed=resumed)
+    found = find_starved(series, [], Collectives())
+
+    assert (found.ranks if found else None) == ranks
+    assert found is None or found.victims == (0, 2)
 
 
 @pytest.mark.parametrize(

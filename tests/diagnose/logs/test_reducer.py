@@ -80,6 +80,32 @@ def test_models_of_different_size(tmp_path: Path) -> None:
     assert "rank 0 has 4 parameters, rank 1 has 6" in finding.summary
 
 
+def test_model_that_most_do_not_have_is_named(tmp_path: Path) -> None:
+    error = (
+        "RuntimeError: DDP expects same model across all ranks, but Rank {} has {} params, while "
+        "rank {} has inconsistent {} params."
+    )
+    told = ((0, 8, 1, 10), (1, 10, 0, 8), (2, 8, 1, 10))
+    text = "".join(trace(error.format(*one), f"train.py:{one[0]}9", rank=one[0]) for one in told)
+    finding = first(tmp_path, {"train.log": text})
+
+    assert (finding.code, finding.culprits.ranks) == ("C213", [1])
+    assert finding.summary.startswith("rank 1 has a model of 10 parameters, the others of 8")
+    assert (finding.where[0].rank, finding.where[0].line) == (1, 19)
+    assert finding.victims.ranks == "0,2"
+
+
+def test_rank_that_all_others_differ_from_is_named(tmp_path: Path) -> None:
+    error = (
+        "RuntimeError: [{0}]: params[2] in this process with sizes [5, 4] appears not to match "
+        "sizes of the same param in process 0."
+    )
+    text = "".join(trace(error.format(rank), rank=rank) for rank in (1, 2, 3))
+    finding = first(tmp_path, {"train.log": text + trace(GLOO_CUT, rank=0)})
+
+    assert (finding.code, finding.culprits.ranks) == ("C213", [0])
+
+
 def test_one_of_many_models_differs(tmp_path: Path) -> None:
     error = (
         "RuntimeError: [2]: params[2] in this process with sizes [5, 4] appears not to match sizes "

@@ -303,7 +303,22 @@ def test_processes_that_wait_show_what_differs(
     report = wait(*claims)
 
     assert look(report.findings[0]) == ("H121", kind, ranks)
+    assert report.findings[0].where[0].line == 30
     assert not {item.code for item in report.findings} & {"H101", "H117"}
+
+
+def test_rank_that_others_waited_for_in_vain_has_the_line_where_it_is() -> None:
+    job = (
+        Job(3).of_kind("exit").stands(1, (at("/job/train.py", 7, "fetch"), at("/job/train.py", 9)))
+    )
+    for rank in (0, 2):
+        text = "wait timeout after 120000ms, keys: /default_pg/0//cpu//0/1"
+        job.raises(rank, "torch.distributed.DistStoreError", text, JOINING).ends(rank, code=1)
+    finding = job.report().findings[0]
+
+    assert (finding.code, finding.culprits.ranks) == ("H121", [1])
+    assert [(place.rank, place.line) for place in finding.where] == [(1, 7), (1, 9)]
+    assert finding.summary.endswith("rank 1 until the time limit; it is in fetch (train.py:7)")
 
 
 def test_ranks_of_other_hosts_may_be_there_unseen() -> None:

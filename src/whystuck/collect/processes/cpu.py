@@ -1,4 +1,4 @@
-"""What processors ranks get: run time, wait in the run queue, and time taken by a quota."""
+"""What processors ranks get: run time, wait in the run queue, time taken by a quota, stops."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from whystuck.collect.processes.proc_files import read_cgroups, read_small
+from whystuck.collect.processes.proc_files import read_cgroups, read_small, read_state
 from whystuck.collect.processes.tracker import Tracker
 from whystuck.evidence.nodes.records import CpuRecord
 
@@ -17,6 +17,7 @@ _EVERY_S = 1.0
 _GROUP_EVERY_NS = 10_000_000_000
 _COST_SHARE = 0.002
 _UNKNOWN = -1
+_STOPPED = "T"
 
 
 @dataclass
@@ -29,6 +30,8 @@ class _RankCpu:
     every_ns: int = 0
     next_ns: int = 0
     next_group_ns: int = 0
+    # How long it had run by the last look, where it was stopped then.
+    stopped_run_ns: int = _UNKNOWN
 
     def look(self, now_s: float) -> None:  # noqa: ARG002 - its points have wall clock
         """Take one point; nothing when the process is gone."""
@@ -42,12 +45,24 @@ class _RankCpu:
             run_ns, delay_ns, *_ = map(int, read_small(self.pid, "schedstat").split())
         except (OSError, ValueError):
             return
+        self._see_stop(run_ns)
         points = self.record.points
         points.append((now_ns, run_ns, delay_ns, _read_throttled_ns(self.stat)))
         if len(points) > _MAX_POINTS:
             del points[1::2]
             self.every_ns = max(2 * self.every_ns, int(2e9 * _EVERY_S))
         self.next_ns = now_ns + self.every_ns
+
+    def _see_stop(self, run_ns: int) -> None:
+        """Count whether a signal has stopped the process: that is no wait for a processor.
+
+        One that was stopped at the look before and has run since then went on in between.
+        """
+        is_stopped = read_state(self.pid) == _STOPPED
+        self.record.looks += 1
+        self.record.stopped += is_stopped
+        self.record.resumed += self.stopped_run_ns not in {_UNKNOWN, run_ns}
+        self.stopped_run_ns = run_ns if is_stopped else _UNKNOWN
 
     def _find_group(self) -> None:
         """Find the cgroup; a launcher may move a process after its start."""

@@ -22,6 +22,9 @@ _MIN_RUN = 0.01
 # Fewer seconds than this tell nothing.
 _MIN_NS = 5e9
 _UNKNOWN = -1
+# Who is stopped by signals so often, and goes on, is slow and not stuck.
+_MIN_STOPPED = 0.2
+_MIN_RESUMED = 3
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,7 @@ class CpuShare:
     throttled_share: float
     cgroup: str
     artifact: str
+    stopped_share: float = 0.0
 
     @property
     def is_throttled(self) -> bool:
@@ -66,6 +70,11 @@ class Starved:
         return max(one.throttled_share if one.is_throttled else 0.0 for one in self.shares)
 
     @property
+    def stopped_share(self) -> float:
+        """The share of looks at which a signal had stopped the worst of them."""
+        return max(one.stopped_share for one in self.shares)
+
+    @property
     def cgroup(self) -> str:
         """The cgroup whose quota it is; empty where none is the reason."""
         return self.shares[0].cgroup if self.throttled_share else ""
@@ -84,6 +93,9 @@ def find_starved(
     Returns:
         The ranks, None when there are none.
     """
+    stopped = [one for one in _measure(series) if one.stopped_share >= _MIN_STOPPED]
+    if stopped:
+        return _name_stopped(series, late_ranks, stopped)
     for late in late_ranks:
         begin_ns, end_ns = (
             int(table.created_ns[row]) if row >= 0 else default
@@ -104,6 +116,16 @@ def find_starved(
     shares.sort(key=lambda one: -one.throttled_share)
     ranks = tuple(sorted(one.rank for one in shares))
     return Starved(ranks, (), tuple(shares), 0.0) if shares else None
+
+
+def _name_stopped(
+    series: Sequence[CpuSeries], late_ranks: Sequence[Late], stopped: Sequence[CpuShare]
+) -> Starved:
+    """Name ranks that signals stop again and again, whether or not that shows in their steps."""
+    ranks = tuple(sorted(one.rank for one in stopped))
+    victims = tuple(sorted({one.rank for one in series} - set(ranks)))
+    lost = max((one.lost_share for one in late_ranks if set(one.ranks) <= set(ranks)), default=0.0)
+    return Starved(ranks, victims, tuple(stopped), lost)
 
 
 def _expect_wait(own: CpuShare, others: Sequence[CpuShare]) -> float:
@@ -133,6 +155,7 @@ def _measure(
                     _share(with_quota, [point.throttled_ns for point in with_quota]),
                     one.cgroup,
                     one.artifact,
+                    one.stopped / one.looks if one.resumed >= _MIN_RESUMED else 0.0,
                 )
             )
     return found

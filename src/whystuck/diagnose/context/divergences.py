@@ -21,7 +21,9 @@ from whystuck.diagnose.algorithms.ops.pattern_breaks import (
 )
 from whystuck.diagnose.algorithms.ops.programs import compare_programs
 from whystuck.diagnose.algorithms.ops.splits import SplitMismatch, find_split_mismatch
+from whystuck.diagnose.algorithms.ops.untie import untie
 from whystuck.diagnose.algorithms.ops.waits import Wait, find_cycle
+from whystuck.diagnose.algorithms.transfers.odd_ends import TORN_SHARE, find_odd_end
 from whystuck.diagnose.algorithms.transfers.odd_transfers import OddTransfer
 from whystuck.diagnose.algorithms.transfers.peers import Stray
 from whystuck.diagnose.context.departed import find_departed, find_strayed
@@ -51,6 +53,8 @@ class Divergences:
         if self.odd_transfers:
             return None
         found = self._find_first()
+        if found is not None and found.is_tied and not has_many_recorders(self.ops.table):
+            found = untie(self.ops.table, found, self._habits)
         is_open = (
             found.is_even and (found.is_tied or self.lapse is None) if found else not self.lapse
         )
@@ -165,6 +169,17 @@ class Divergences:
         if not self._may_depart:
             return ()
         return find_departed(self.ops.table, self.waits, lambda: self._habits)
+
+    @cached_property
+    def odd_ends(self) -> tuple[OddTransfer, ...]:
+        """The same of ranks that lost the connection to one that had ended well."""
+        left, cut = self.exits.left_and_cut
+        if not left or self.split_mismatch is not None or has_many_recorders(self.ops.table):
+            return ()
+        habits = learn_habits(self.ops.table, TORN_SHARE)
+        parties = {rank: habits[rank] for rank in (*left, *cut) if rank in habits}
+        odd = find_odd_end(self.ops.table, self.ops.groups, cut, parties)
+        return () if odd is None or len(parties) < len({*left, *cut}) else (odd,)
 
     @cached_property
     def strays(self) -> tuple[Stray, ...]:

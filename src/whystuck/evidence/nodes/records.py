@@ -47,13 +47,18 @@ class CpuRecord(msgspec.Struct, kw_only=True):
     """``cpu.json``: what processors the main thread of one rank got.
 
     A point is a time, and how long the thread had run, had waited in the run queue, and its cgroup
-    had been stopped by its quota by then, in nanoseconds; the last is -1 when unknown.
+    had been stopped by its quota by then, in nanoseconds; the last is -1 when unknown. In
+    ``stopped`` of all ``looks`` a signal had stopped the process; ``resumed`` is how often it went
+    on behind one.
     """
 
     pid: int = 0
     node: str = ""
     points: list[tuple[int, int, int, int]] = []
     cgroup: str = ""
+    looks: int = 0
+    stopped: int = 0
+    resumed: int = 0
 
 
 class GarbageRecord(msgspec.Struct, kw_only=True):

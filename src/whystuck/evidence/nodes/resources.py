@@ -64,7 +64,11 @@ class CpuPoint(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CpuSeries:
-    """What processors the main thread of a rank got, the oldest point first."""
+    """What processors the main thread of a rank got, the oldest point first.
+
+    In ``stopped`` of all ``looks`` a signal had stopped the process; ``resumed`` is how often it
+    went on behind one.
+    """
 
     rank: int
     pid: int
@@ -72,6 +76,9 @@ class CpuSeries:
     node: str = ""
     cgroup: str = ""
     artifact: str = ""
+    looks: int = 0
+    stopped: int = 0
+    resumed: int = 0
 
 
 class GarbagePoint(NamedTuple):

@@ -31,18 +31,6 @@ from whystuck.parse.logs.search.scan import MAX_LINE, LogPatterns, TellingPiece
 from whystuck.parse.logs.signatures import Signature, load_signatures
 from whystuck.parse.logs.wrapped import find_width, join_wrapped, split_record
 
-TRACE_MARKS = (b"Traceback (most recent", b"terminated with the following error")
-MARKS = (
-    *TRACE_MARKS,
-    *FATAL_MARKS,
-    *RAS_MARKS,
-    *BOOT_MARKS,
-    *EXIT_MARKS,
-    *FACT_MARKS,
-    *CLUSTER_MARKS,
-    *STACK_MARKS,
-    *TABLE_MARKS,
-)
 # Of each end, no more lines than this; of a job with very many logs, few of each. One takes 20 us.
 MAX_SAMPLED = 100_000
 LEAST_SAMPLED = 6
@@ -56,31 +44,6 @@ _BYTES_PER_LOOK = 2_000
 _LAST_BYTES = 1 << 15
 # To find a text takes a tenth of the time that a look at its line takes.
 _FOUND_PER_LOOK = 10
-
-
-class LogTables:
-    """The signatures, made ready to be searched for; one object serves many logs."""
-
-    def __init__(self, signatures: tuple[Signature, ...] = (), engine: Engine = "auto") -> None:
-        """Compile the patterns.
-
-        Args:
-            signatures: What to look for; ours when left out.
-            engine: What to look with.
-        """
-        self.signatures = signatures or load_signatures()
-        self.patterns = LogPatterns(self.signatures, engine, MARKS)
-
-
-_known = threading.local()
-
-
-def load_tables() -> LogTables:
-    """Return the tables of our signatures; each thread compiles them once, for its own logs."""
-    tables: LogTables | None = getattr(_known, "tables", None)
-    if tables is None:
-        tables = _known.tables = LogTables()
-    return tables
 
 
 class LogReader:

@@ -76,11 +76,12 @@ class PatternBreak:
     is_ahead: bool = False
 
 
-def learn_habits(table: Collectives) -> dict[int, CallPattern]:
+def learn_habits(table: Collectives, min_share: float = _MIN_SHARE) -> dict[int, CallPattern]:
     """Find the habit of each rank that has one.
 
     Args:
         table: All ops.
+        min_share: The share of its calls that must repeat without a break.
 
     Returns:
         The habits by rank; ranks whose calls do not repeat in what the ring holds have none.
@@ -92,10 +93,10 @@ def learn_habits(table: Collectives) -> dict[int, CallPattern]:
     for rank in list_ranks(table):
         own = slice_rank(table, rank)
         mine = calls[own]
-        period = next((hint for hint in hints if _fits(mine, hint)), 0)
+        period = next((hint for hint in hints if _fits(mine, hint, min_share)), 0)
         if not period and searches < _MAX_SEARCHES:
             searches += 1
-            period = _find_period(mine)
+            period = _find_period(mine, min_share)
             hints += [period] if period else []
         if period:
             contexts, states = _learn(mine, period)
@@ -149,14 +150,14 @@ def _measure_run(calls: IntColumn, lag: int) -> int:
     return int(np.diff(edges).max()) - 1
 
 
-def _fits(calls: IntColumn, period: int) -> bool:
+def _fits(calls: IntColumn, period: int, min_share: float) -> bool:
     if len(calls) < 2 * period:
         return False
     run = _measure_run(calls, period)
-    return run >= period and run + period >= _MIN_SHARE * len(calls)
+    return run >= period and run + period >= min_share * len(calls)
 
 
-def _find_period(calls: IntColumn) -> int:
+def _find_period(calls: IntColumn, min_share: float) -> int:
     """Find the lag at which the most calls repeat without a break; 0 when nothing repeats."""
     best, covered = 0, 0
     for lag in range(1, len(calls) // 2 + 1):
@@ -166,7 +167,7 @@ def _find_period(calls: IntColumn) -> int:
             if covered == len(calls):
                 break
     # In the first steps, two equal calls in a row are all that repeats.
-    return best if covered >= _MIN_SHARE * len(calls) else 0
+    return best if covered >= min_share * len(calls) else 0
 
 
 def _hash_contexts(calls: IntColumn, period: int) -> NDArray[np.uint64]:

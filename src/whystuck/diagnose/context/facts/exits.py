@@ -61,6 +61,23 @@ class Exits:
         return position.frames if position else self.ops.find_last_site(rank)
 
     @cached_property
+    def left_and_cut(self) -> tuple[list[int], list[int]]:
+        """Ranks that ended well, and those that then lost connections; none where more failed.
+
+        What has a reason of its own, of whatever rank, goes before.
+        """
+        left = sorted(rank for rank, item in self.by_rank.items() if item.code == 0)
+        cut = sorted(rank for rank, item in self.exceptions.by_rank.items() if is_cascade(item))
+        others = [
+            rank
+            for rank in self.failed_ranks - set(cut)
+            if rank not in self.exceptions.by_rank or rank in self.root_exceptions
+        ]
+        if not left or not cut or self.root_exceptions or others:
+            return [], []
+        return left, cut
+
+    @cached_property
     def dead(self) -> frozenset[int]:
         """Ranks that ended by themselves or from outside, not by their launcher's clean-up."""
         zombies = {

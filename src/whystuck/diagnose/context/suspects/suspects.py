@@ -19,6 +19,7 @@ from whystuck.diagnose.context.suspects.parting import find_stack_parting
 from whystuck.diagnose.context.suspects.short_limit import ShortLimit, find_short_limit
 from whystuck.diagnose.context.suspects.stack_sides import Parting
 from whystuck.diagnose.context.suspects.suspicion import Suspicion
+from whystuck.diagnose.context.suspects.unjoined import find_unjoined
 from whystuck.diagnose.context.wait_cycle import WaitCycle
 from whystuck.diagnose.shared import cached_property
 
@@ -56,8 +57,10 @@ class Suspects:
 
     @cached_property
     def parting(self) -> Parting | None:
-        """Where ranks part whose ops nobody recorded, all of which wait."""
-        return None if self.facts.exits.is_crash else find_stack_parting(self.facts)
+        """Where ranks part by their stacks, all of which wait: no record has calls that set up."""
+        if self.facts.exits.is_crash:
+            return None
+        return find_stack_parting(self.facts) or find_unjoined(self.facts)
 
     @cached_property
     def short_limit(self) -> ShortLimit | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -32,7 +33,9 @@ _TWICE_NAME = re.compile(r"Parameter at index (\d{1,7})(?: with name (\S+))? has
 _COUNTS = re.compile(
     r"Rank (\d{1,7}) has (\d+) params, while rank (\d{1,7}) has inconsistent (\d+)"
 )
-_SIZES = re.compile(r"\[(\d{1,7})\]: params\[(\d{1,7})\] in this process with sizes (\[[^\]]*\])")
+_SIZES = re.compile(
+    r"\[(\d{1,7})\]: params\[(\d{1,7})\] in this process with (?:sizes|strides) (\[[^\]]*\])"
+)
 _SHOWN = 4
 _MAX_LINES = 6
 
@@ -46,6 +49,8 @@ class _Told:
     ranks: set[int] = field(default_factory=set)
     params: dict[int, tuple[str, ...]] = field(default_factory=dict)
     indices: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    # What a rank has in place of what the others have: a number of parameters, or a size.
+    has: dict[int, str] = field(default_factory=dict)
 
     def take(self, text: str, rank: int) -> None:
         """Read what one line, or one message of several lines, says."""
@@ -65,11 +70,18 @@ class _Told:
         if match := _SIZES.search(text):
             self.ranks.add(int(match[1]))
             self.indices[int(match[1])] = (int(match[2]),)
+            self.has[int(match[1])] = match[3]
+        if match := _COUNTS.search(text):
+            self.has |= {int(match[1]): match[2], int(match[3]): match[4]}
 
     @property
     def is_same(self) -> bool:
         """Whether all ranks that say so name the same parameters."""
-        return len(set(self.indices.values())) <= 1 and len(set(self.params.values())) <= 1
+        return (
+            len(set(self.has.values())) <= 1
+            and len(set(self.indices.values())) <= 1
+            and len(set(self.params.values())) <= 1
+        )
 
 
 def make_reducer_errors(view: LogView) -> Iterator[Case]:
@@ -99,14 +111,16 @@ def _find_kind(text: str) -> str:
 
 def _make_case(view: LogView, kind: str, told: _Told) -> Case:
     ranks = _find_culprits(view, kind, told)
-    where = place_exceptions(told.exceptions[:1])
+    # Of several that say so, the line of a rank that is named goes first.
+    first = sorted(told.exceptions, key=lambda item: item.rank not in ranks)[:1]
+    where = place_exceptions(first)
     place = f" in {describe_place(where[0])}" if where else ""
     return Case(
         code=codes.REDUCER_ERROR,
         summary=_summarise(kind, told, ranks) + place,
         tier=OWN,
         ranks=ranks,
-        victims=list_victims(view, told.ranks),
+        victims=list_victims(view, set(ranks) or told.ranks),
         lines=tuple(told.events[:_MAX_LINES]),
         exceptions=tuple(told.exceptions),
         where=where,
@@ -126,12 +140,28 @@ def _make_case(view: LogView, kind: str, told: _Told) -> Case:
 
 def _find_culprits(view: LogView, kind: str, told: _Told) -> tuple[int, ...]:
     """Return the ranks that differ from the others; none where all are alike."""
+    if kind == _SHAPES and (odd := _find_odd_models(view, told)):
+        return odd
     ranks = told.ranks
     if not ranks or view.is_everywhere(ranks) or len(view.ranks) < 2:  # noqa: PLR2004
         return ()
     if kind == _SHAPES and 2 * len(ranks) >= len(view.ranks):
         return ()  # of two sides of one size, either may be wrong
     return tuple(sorted(ranks))
+
+
+def _find_odd_models(view: LogView, told: _Told) -> tuple[int, ...]:
+    """Return the ranks whose model is not that of most, by what each has.
+
+    Each rank but rank 0 compares its sizes with those of rank 0, which has nothing to say.
+    """
+    has = dict(told.has)
+    if told.indices and set(has) == view.ranks - {0}:
+        has[0] = ""  # another one than theirs
+    value, count = Counter(has.values()).most_common(1)[0] if has else ("", 0)
+    if 2 * count <= max(len(has), len(view.ranks)):
+        return ()
+    return tuple(sorted(rank for rank, other in has.items() if other != value))
 
 
 def _summarise(kind: str, told: _Told, ranks: tuple[int, ...]) -> str:
@@ -145,6 +175,11 @@ def _summarise(kind: str, told: _Told, ranks: tuple[int, ...]) -> str:
     counts = next(
         (match for item in told.exceptions if (match := _COUNTS.search(item.message))), None
     )
+    if counts and ranks:
+        number = told.has[ranks[0]]
+        verb = "has" if len(ranks) == 1 else "have"
+        most = next(other for rank, other in sorted(told.has.items()) if rank not in ranks)
+        return f"{name_ranks(ranks)} {verb} a model of {number} parameters, the others of {most}"
     if counts:
         return (
             f"the model is not the same on all ranks: rank {counts[1]} has {counts[2]} parameters, "

@@ -20,7 +20,8 @@ class ReducerError(LogRule):
 
     The reducer's own message, with the indices of the parameters, and their names where
     `TORCH_DISTRIBUTED_DEBUG` is INFO or DETAIL. Where all ranks say so, the model or the loss is
-    the reason; where some do, those ranks went another way through the model.
+    the reason; where some do, those ranks went another way through the model. Of models that
+    differ, the ranks are named whose number of parameters, or sizes, most others do not have.
 
     In `details`: `kind` is unused, ready-twice or different-models; `ranks` say so;
     `same_everywhere` tells whether all of them name the same parameters; `parameters` and

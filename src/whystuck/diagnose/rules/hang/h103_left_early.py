@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import ClassVar
 
 from whystuck.diagnose import codes
-from whystuck.diagnose.algorithms.failures.causes import is_cascade
 from whystuck.diagnose.algorithms.failures.departures import describe_departure
 from whystuck.diagnose.algorithms.ops.divergence import Divergence
 from whystuck.diagnose.algorithms.ops.divergence_kinds import DivergenceKind
@@ -23,7 +22,9 @@ from whystuck.diagnose.rule_kinds import (
     name_place,
 )
 from whystuck.evidence.finding import Citation, Confidence, Finding
+from whystuck.evidence.model import Evidence
 from whystuck.evidence.ops.collectives import Frame
+from whystuck.evidence.ops.log import slice_logs
 from whystuck.evidence.ranks import name_ranks
 
 
@@ -55,7 +56,9 @@ class LeftEarly(Rule):
 
     ## False alarms
 
-    A rank that ends first in a normal end of a job, while nobody waits for it, is not reported.
+    A rank that ends first in a normal end of a job, while nobody waits for it, is not reported. Of
+    sends and receives, one too many ends the receiver early: where habits tell who made it, that is
+    H110, and a rank that made more steps than others is `possible` only.
 
     ## What to do
 
@@ -90,14 +93,8 @@ class LeftEarly(Rule):
 
     def _check_ends(self, scene: Scene, policy: Policy) -> Iterator[Finding]:
         """Look for ranks that ended well, whose peers then lost their connections."""
-        left = sorted(rank for rank, item in scene.exits.by_rank.items() if item.code == 0)
-        cut = sorted(rank for rank, item in scene.exceptions.by_rank.items() if is_cascade(item))
-        others = [
-            rank
-            for rank in scene.exits.failed_ranks - set(cut)
-            if rank not in scene.exceptions.by_rank or rank in scene.exits.root_exceptions
-        ]
-        if not left or not cut or scene.exits.root_exceptions or others:
+        left, cut = scene.exits.left_and_cut
+        if not left or scene.divergences.odd_ends:
             return
         where = [
             place
@@ -119,7 +116,7 @@ class LeftEarly(Rule):
         yield self.make_finding(
             f"{name_ranks(left)} ended with exit code 0{how} while {name_ranks(cut)} still needed "
             "it",
-            _weigh_ends(scene),
+            _weigh_ends(scene, left),
             Blame(ranks=left, victims=cut, where=where),
             because=[
                 Citation(f"rank {rank} ended with exit code 0", scene.exits.by_rank[rank].artifact)
@@ -139,10 +136,25 @@ class LeftEarly(Rule):
         )
 
 
-def _weigh_ends(scene: Scene) -> Confidence:
+def _weigh_ends(scene: Scene, left: Iterable[int]) -> Confidence:
     """Who got a message too many ends before its peers, and is not at fault."""
-    is_collective = any(not wait.is_p2p for wait in scene.waits.pending)
-    return Confidence.CERTAIN if is_collective else Confidence.LIKELY
+    if any(not wait.is_p2p for wait in scene.waits.pending):
+        return Confidence.CERTAIN
+    steps = _count_steps(scene.evidence)
+    last = min((steps[rank] for rank in left if rank in steps), default=0)
+    # Who did more than others did all that it had to do.
+    is_ahead = any(last > count for rank, count in steps.items() if rank not in left)
+    return Confidence.POSSIBLE if is_ahead else Confidence.LIKELY
+
+
+def _count_steps(evidence: Evidence) -> dict[int, int]:
+    """Return the steps that each rank with an op log made before its last op."""
+    ops = evidence.ops
+    return {
+        log.rank: int(ops.step[own].max())
+        for log, own in zip(ops.logs, slice_logs(ops), strict=True)
+        if own.stop > own.start
+    }
 
 
 def _find_last_frames(scene: Scene, rank: int) -> tuple[Frame, ...]:

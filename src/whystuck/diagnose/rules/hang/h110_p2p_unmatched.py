@@ -45,6 +45,9 @@ class P2pUnmatched(Rule):
     rank has such a series, both are named, as a possible cause. Without op logs, the probe's
     counts of sends and receives tell of another peer, as likely.
 
+    A send too many may do no harm until its receiver has all that it wants and ends: who then loses
+    the connection is judged in the same way, as `likely`, by where habits were broken before.
+
     Without a habit, the peer is named where it waits in something else, for that rank or for one
     that waits for it, with the line it is at; then the line of the op without a partner. When the
     peer has no op log, that is only possible. Where hosts run ahead of their devices, the rank is
@@ -76,7 +79,7 @@ class P2pUnmatched(Rule):
         if scene.suspects.explained:
             return
         yield from (tell_case(self, case) for case in scene.story.of(self.code))
-        for odd in scene.divergences.odd_transfers:
+        for odd in (*scene.divergences.odd_transfers, *scene.divergences.odd_ends):
             yield self._make_odd(scene, policy, odd)
         for stray in scene.divergences.strays:
             yield self._make_stray(scene, policy, stray)
@@ -243,6 +246,8 @@ def _describe_odd(scene: Scene, odd: OddTransfer) -> str:
     rank, wait = odd.ranks[0], odd.wait
     did = _name_call(scene, odd.row)
     waits = f"rank {wait.rank} waits in {scene.ops.name_wait(wait)}"
+    if odd in scene.divergences.odd_ends and odd.oddity is not Oddity.LEFT_OUT:
+        return _describe_odd_end(scene, odd)
     if odd.oddity is Oddity.PEER:
         usual = scene.ops.name_op(odd.expected_row)
         tail = f"; {waits}" if wait.rank != rank else ""
@@ -269,6 +274,17 @@ def _describe_odd(scene: Scene, odd: OddTransfer) -> str:
     )
 
 
+def _describe_odd_end(scene: Scene, odd: OddTransfer) -> str:
+    """Say what a rank did far before the end, which a rank noticed that waits there."""
+    wait, did = odd.wait, _name_call(scene, odd.row)
+    usual = scene.ops.name_op(odd.expected_row)
+    what = f"where {usual} came next" if odd.oddity is Oddity.PEER else "one more than"
+    return (
+        f"rank {odd.ranks[0]} posted {did}, {what} in its steps before; in the end, "
+        f"rank {wait.rank} is in {scene.ops.name_wait(wait)} without a partner"
+    )
+
+
 def _name_call(scene: Scene, row: int) -> str:
     site = scene.ops.get_site(row)
     return scene.ops.name_op(row) + (f" in {describe_place(site[0])}" if site else "")
@@ -279,7 +295,8 @@ def _judge_odd(scene: Scene, odd: OddTransfer) -> Confidence:
     if len(odd.ranks) > 1:
         return Confidence.POSSIBLE
     # One more of a call may be the one that the peer was to answer now, for the first time.
-    is_clear = odd.oddity is not Oddity.TOO_MANY and len(scene.divergences.odd_transfers) == 1
+    found = scene.divergences.odd_transfers  # in an end, more may have been wrong
+    is_clear = odd.oddity is not Oddity.TOO_MANY and len(found) == 1
     return Confidence.CERTAIN if is_clear and odd.wait.is_sure else Confidence.LIKELY
 
 

@@ -8,7 +8,12 @@ from typing import ClassVar
 from msgspec.structs import replace
 
 from whystuck.diagnose import codes
-from whystuck.diagnose.algorithms.stacks.frames import name_function
+from whystuck.diagnose.algorithms.stacks.frames import (
+    describe_place,
+    make_places,
+    name_function,
+    select_user_frames,
+)
 from whystuck.diagnose.context.scene import Scene
 from whystuck.diagnose.logs.cases.rendezvous import find_differences
 from whystuck.diagnose.logs.log_rule import LogRule
@@ -17,6 +22,8 @@ from whystuck.diagnose.rule import Blame
 from whystuck.evidence.finding import Citation, Finding, Severity
 from whystuck.evidence.ops.collectives import Frame
 from whystuck.evidence.ranks import name_ranks
+
+_MAX_CITED = 4
 
 
 class RendezvousFailed(LogRule):
@@ -44,6 +51,8 @@ class RendezvousFailed(LogRule):
     `expected` count processes or nodes, `missing` are ranks; `host` and `port` are the address;
     `variable` and `values` what differs.
 
+    The line is that of the ranks named, by their stacks, else that at which others wait for them.
+
     In a job that still waits, the same is looked for in the environment of its processes, as long
     as all of them are in `init_process_group`.
 
@@ -67,6 +76,11 @@ class RendezvousFailed(LogRule):
     remedies: ClassVar[tuple[str, ...]] = (
         "print the environment on all ranks: `env | grep -E 'MASTER_|RANK|WORLD_SIZE'`",
     )
+
+    def check(self, scene: Scene, policy: Policy) -> Iterator[Finding]:
+        """Yield what logs or processes show, with the line at which ranks were seen."""
+        for finding in super().check(scene, policy):
+            yield finding if finding.where else _place(scene, policy, finding)
 
     def check_live(self, scene: Scene, policy: Policy) -> Iterator[Finding]:
         """Yield what differs between processes that wait in ``init_process_group``."""
@@ -96,6 +110,30 @@ class RendezvousFailed(LogRule):
             details={"kind": answer.kind, **answer.details},
         )
         yield replace(finding, remedies=[*answer.remedies, *finding.remedies])
+
+
+def _place(scene: Scene, policy: Policy, finding: Finding) -> Finding:
+    """Add where the ranks named are, by their stacks; of none, where others wait for them."""
+    named = [rank for rank in finding.culprits.ranks if rank in scene.stacks.positions]
+    waiting = [rank for rank, at in scene.stacks.positions.items() if _is_joining(at.frames)]
+    where = [
+        place
+        for rank in named or sorted(waiting)[:1]
+        for place in make_places(rank, scene.stacks.positions[rank].frames, policy.places_per_rank)
+    ]
+    if not where:
+        return finding
+    away = [rank for rank in named if rank not in waiting]
+    frames = select_user_frames(scene.stacks.positions[away[0]].frames) if away else ()
+    is_one = len(finding.culprits.ranks) == 1 and bool(frames)
+    tail = f"; it is in {describe_place(frames[0])}" if is_one else ""
+    because = [scene.stacks.cite(rank, f"rank {rank} is here") for rank in away[:_MAX_CITED]]
+    return replace(
+        finding,
+        summary=finding.summary + tail,
+        where=where,
+        because=[*finding.because, *because],
+    )
 
 
 def _is_joining(frames: Iterable[Frame]) -> bool:

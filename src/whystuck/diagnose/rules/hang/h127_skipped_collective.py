@@ -43,6 +43,10 @@ class SkippedCollective(DivergenceRule):
     an early return leads past, and few are in another one; or a rank waits in a group of few, and
     another member of that group went past the call.
 
+    A call that sets up a group, such as `new_group`, is in no record of ops. Where stacks show
+    ranks in it, and all others wait in ops for them, those did not make it whose probe counts fewer
+    such calls: `likely` where they are few. Without counts, a rank is named where it is alone.
+
     Where logs alone are there: one rank printed again and again that it caught an exception and
     goes on, the others waited until their time limit, and it did not.
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
+from msgspec.structs import replace
+
 from whystuck.diagnose import codes
 from whystuck.diagnose.context.cpu_facts import Starved
 from whystuck.diagnose.context.scene import Scene
@@ -13,6 +15,8 @@ from whystuck.diagnose.policy import Policy
 from whystuck.diagnose.rule import Blame, Rule
 from whystuck.evidence.finding import Citation, Confidence, Finding, Severity
 from whystuck.evidence.ranks import name_ranks
+
+_SIGNALS = "look who sends signals that stop the rank: `cpulimit`, a scheduler that suspends jobs"
 
 
 class CpuStarved(Rule):
@@ -33,6 +37,10 @@ class CpuStarved(Rule):
     are busy, one that has more to compute does. Where no rank is late, those are named that wait
     for a fifth of the time while a quota stops them for a quarter. Of the `measures`, `wait_share`
     is the share of the time in the run queue, `throttled_share` that of the quota.
+
+    It also reads the state of each rank. One that a signal had stopped in a fifth of the looks, and
+    that went on three times, is named: something sends it SIGSTOP and SIGCONT in turns
+    (`stopped_share`), such as a tool that limits processor time or suspends jobs.
 
     Of texts, `nr_throttled` of `cpu.stat`, where it is a quarter of `nr_periods` and more.
 
@@ -73,8 +81,14 @@ class CpuStarved(Rule):
         if found.throttled_share:
             share = f"{found.throttled_share:.0%} of the time"
             how = f"the CPU quota of the cgroup stops {'it' if is_one else 'them'} {share}"
+        if found.stopped_share:
+            who_is = "it is" if is_one else "they are"
+            how = (
+                f"SIGSTOP and SIGCONT come in turns, {who_is} stopped "
+                f"{found.stopped_share:.0%} of the time"
+            )
         nodes = {scene.evidence.topology.node_by_rank.get(rank) for rank in found.ranks}
-        return self.make_finding(
+        finding = self.make_finding(
             f"{who} {verb} not get the processor: {how}"
             + (f"; {found.lost_share:.0%} of the time of all is lost" if found.lost_share else ""),
             Confidence.LIKELY,
@@ -95,6 +109,8 @@ class CpuStarved(Rule):
             measures={
                 "wait_share": round(found.wait_share, 4),
                 "throttled_share": round(found.throttled_share, 4),
+                "stopped_share": round(found.stopped_share, 4),
                 "lost_share": round(found.lost_share, 4),
             },
         )
+        return replace(finding, remedies=[_SIGNALS]) if found.stopped_share else finding
