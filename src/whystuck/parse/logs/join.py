@@ -25,6 +25,8 @@ from whystuck.parse.logs.parts import LogPart
 from whystuck.parse.logs.processes import Processes
 from whystuck.parse.logs.times import Anchor, Stamp, place_stamp
 
+# A host of most clusters has no more local ranks than up to this one.
+_LAST_LOCAL = 7
 MACHINES = {"kernel", "events", "scheduler", "service"}
 
 
@@ -49,6 +51,7 @@ class LogIndex:
         self.processes = Processes()
         self._rank_by_local: dict[tuple[str, int], set[int]] = defaultdict(set)
         self._local_only: dict[int, set[int]] = defaultdict(set)
+        self._inferred = set[int]()
         self._hosts = self._find_hosts()
         for log in self.logs:
             log.kind = log.source.part.facts.find_kind()
@@ -116,11 +119,40 @@ class LogIndex:
         if not self._is_one_host:
             told = log.source.part.facts.rank_by_place
             is_told = any(host == node for host, _ in told) and len(shifts) == 1
-            return local + max(0, min(shifts)) if node and is_told else UNKNOWN_RANK
+            return self._infer(local + max(0, min(shifts))) if node and is_told else UNKNOWN_RANK
         if len(shifts) == 1 and min(shifts) > 0:
-            return local + min(shifts)
+            return self._infer(local + min(shifts))
         # On the first host, the two are the same.
-        return local if (not shifts or 0 in shifts) and self._is_one_node else UNKNOWN_RANK
+        is_first = 0 in shifts or (not shifts and not self._has_other_hosts)
+        is_first = is_first and self._is_one_node
+        return self._infer(local) if is_first else UNKNOWN_RANK
+
+    @cached_property
+    def _has_other_hosts(self) -> bool:
+        """Whether ranks are named that no host has as local ranks."""
+        parts = [log.source.part for log in self.logs]
+        locals_ = [local for part in parts for local in part.facts.local_by_pid.values()]
+        locals_ += [seen.local for part in parts for seen in (*part.exits, *part.stacks)]
+        locals_ += [int(row.groups.get("local", "0")) for part in parts for row in part.tabled]
+        return max(self._told, default=0) > max(_LAST_LOCAL, *locals_, 0)
+
+    def _infer(self, rank: int) -> int:
+        """Remember that no text names a rank: that a host is the first one is not told."""
+        self._inferred.add(rank)
+        return rank
+
+    def list_inferred(self) -> frozenset[int]:
+        """Return the ranks that local ranks alone tell of, where the job may have other hosts."""
+        is_whole = 0 < self.world_size <= len(self._inferred | self._told)
+        return frozenset() if is_whole else frozenset(self._inferred - self._told)
+
+    def _list_told(self) -> frozenset[int]:
+        """Return the ranks that texts name."""
+        facts = [log.source.part.facts for log in self.logs]
+        told = {rank for one in facts for rank in (*one.ranks, *one.said_ranks)}
+        told |= {seen.rank for log in self.logs for seen in log.source.part.exits}
+        told |= {rank for ranks in self.processes.list_ranks().values() for rank in ranks}
+        return frozenset(rank for rank in told if rank >= 0)
 
     def _list_locals(self, node: str, log: KnownLog) -> Iterator[tuple[int, int]]:
         """Yield the local ranks of a host of which the ranks are known."""
@@ -219,6 +251,7 @@ class LogIndex:
                 self._rank_by_local[place] |= ranks
             for seen in log.source.part.exits:
                 self._note_exit(log, seen)
+        self._told = self._list_told()
         for log in self.logs:
             self._note_guesses(log)
 

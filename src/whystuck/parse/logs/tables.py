@@ -103,6 +103,7 @@ def join_logs(sources: Sequence[LogInput], signatures: Sequence[Signature]) -> L
             tuple(clusters[:MAX_CLUSTERS]),
             attempts + 1,
             index.processes.list_ranks(),
+            index.list_inferred(),
         ),
         tuple(exceptions),
         tuple(exits),
