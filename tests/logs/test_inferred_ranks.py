@@ -43,3 +43,23 @@ def test_local_rank_beside_ranks_of_other_hosts_is_no_rank(tmp_path: Path) -> No
     others = [f"[rank{one}]: step 4411 loss 2.1" for one in (3, 12, 14)]
 
     assert first_of(say(tmp_path, *others, *PS, XID)).culprits.ranks == []
+
+
+SLURM = [
+    "slurmstepd: error: Detected 1 oom_kill event in StepId=88211.0. Some of the step tasks have "
+    "been OOM Killed.",
+    "srun: error: gpu-14: task 3: Out Of Memory",
+]
+
+
+def test_task_that_nothing_calls_a_rank_is_likely_at_most(tmp_path: Path) -> None:
+    others = ["[rank2]: step 4411 loss 2.1", "[rank1]: step 4411 loss 2.1"]
+
+    assert first_of(say(tmp_path, *others, *SLURM)).confidence is not Confidence.CERTAIN
+
+
+def test_task_that_writes_its_rank_is_certain(tmp_path: Path) -> None:
+    lines = [f"{one}: [rank{one}]: step 4411 loss 2.1" for one in range(4)]
+    finding = first_of(say(tmp_path, *lines, *SLURM))
+
+    assert (finding.culprits.ranks, finding.confidence) == ([3], Confidence.CERTAIN)

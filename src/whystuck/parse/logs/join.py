@@ -11,6 +11,7 @@ from whystuck.evidence.logs.lines import UNKNOWN_RANK, LogFile, LogTime
 from whystuck.evidence.ranks import MAX_RANK
 from whystuck.parse.logs.blocks.ras import list_owners
 from whystuck.parse.logs.exits import ExitSeen
+from whystuck.parse.logs.inferred import InferredRanks
 from whystuck.parse.logs.known_logs import (
     KnownLog,
     find_own_rank,
@@ -25,8 +26,6 @@ from whystuck.parse.logs.parts import LogPart
 from whystuck.parse.logs.processes import Processes
 from whystuck.parse.logs.times import Anchor, Stamp, place_stamp
 
-# A host of most clusters has no more local ranks than up to this one.
-_LAST_LOCAL = 7
 MACHINES = {"kernel", "events", "scheduler", "service"}
 
 
@@ -51,7 +50,6 @@ class LogIndex:
         self.processes = Processes()
         self._rank_by_local: dict[tuple[str, int], set[int]] = defaultdict(set)
         self._local_only: dict[int, set[int]] = defaultdict(set)
-        self._inferred = set[int]()
         self._hosts = self._find_hosts()
         for log in self.logs:
             log.kind = log.source.part.facts.find_kind()
@@ -119,40 +117,17 @@ class LogIndex:
         if not self._is_one_host:
             told = log.source.part.facts.rank_by_place
             is_told = any(host == node for host, _ in told) and len(shifts) == 1
-            return self._infer(local + max(0, min(shifts))) if node and is_told else UNKNOWN_RANK
+            return (
+                self._inferred.note(local + max(0, min(shifts)))
+                if node and is_told
+                else UNKNOWN_RANK
+            )
         if len(shifts) == 1 and min(shifts) > 0:
-            return self._infer(local + min(shifts))
+            return self._inferred.note(local + min(shifts))
         # On the first host, the two are the same.
-        is_first = 0 in shifts or (not shifts and not self._has_other_hosts)
+        is_first = 0 in shifts or (not shifts and not self._inferred.has_other_hosts)
         is_first = is_first and self._is_one_node
-        return self._infer(local) if is_first else UNKNOWN_RANK
-
-    @cached_property
-    def _has_other_hosts(self) -> bool:
-        """Whether ranks are named that no host has as local ranks."""
-        parts = [log.source.part for log in self.logs]
-        locals_ = [local for part in parts for local in part.facts.local_by_pid.values()]
-        locals_ += [seen.local for part in parts for seen in (*part.exits, *part.stacks)]
-        locals_ += [int(row.groups.get("local", "0")) for part in parts for row in part.tabled]
-        return max(self._told, default=0) > max(_LAST_LOCAL, *locals_, 0)
-
-    def _infer(self, rank: int) -> int:
-        """Remember that no text names a rank: that a host is the first one is not told."""
-        self._inferred.add(rank)
-        return rank
-
-    def list_inferred(self) -> frozenset[int]:
-        """Return the ranks that local ranks alone tell of, where the job may have other hosts."""
-        is_whole = 0 < self.world_size <= len(self._inferred | self._told)
-        return frozenset() if is_whole else frozenset(self._inferred - self._told)
-
-    def _list_told(self) -> frozenset[int]:
-        """Return the ranks that texts name."""
-        facts = [log.source.part.facts for log in self.logs]
-        told = {rank for one in facts for rank in (*one.ranks, *one.said_ranks)}
-        told |= {seen.rank for log in self.logs for seen in log.source.part.exits}
-        told |= {rank for ranks in self.processes.list_ranks().values() for rank in ranks}
-        return frozenset(rank for rank in told if rank >= 0)
+        return self._inferred.note(local) if is_first else UNKNOWN_RANK
 
     def _list_locals(self, node: str, log: KnownLog) -> Iterator[tuple[int, int]]:
         """Yield the local ranks of a host of which the ranks are known."""
@@ -182,6 +157,10 @@ class LogIndex:
         """Tell the rank of a host or pod that has only one."""
         ranks = self._ranks_by_node.get(node, set())
         return next(iter(ranks)) if len(ranks) == 1 else UNKNOWN_RANK
+
+    def list_inferred(self) -> frozenset[int]:
+        """Return the ranks that no text names."""
+        return self._inferred.list_ranks()
 
     def make_files(self) -> tuple[LogFile, ...]:
         """Describe all logs."""
@@ -251,7 +230,7 @@ class LogIndex:
                 self._rank_by_local[place] |= ranks
             for seen in log.source.part.exits:
                 self._note_exit(log, seen)
-        self._told = self._list_told()
+        self._inferred = InferredRanks(self.logs, self.processes, self.world_size)
         for log in self.logs:
             self._note_guesses(log)
 
