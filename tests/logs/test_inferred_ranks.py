@@ -46,8 +46,7 @@ def test_local_rank_beside_ranks_of_other_hosts_is_no_rank(tmp_path: Path) -> No
 
 
 SLURM = [
-    "slurmstepd: error: Detected 1 oom_kill event in StepId=88211.0. Some of the step tasks have "
-    "been OOM Killed.",
+    "slurmstepd: error: Detected 1 oom_kill event in StepId=88211.0. Some step tasks were killed.",
     "srun: error: gpu-14: task 3: Out Of Memory",
 ]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from whystuck.evidence.logs.lines import UNKNOWN_RANK, LogFile, LogTime
@@ -18,7 +18,7 @@ from whystuck.parse.logs.known_logs import (
     take_indices,
     take_locals,
 )
-from whystuck.parse.logs.lines import LogLine
+from whystuck.parse.logs.lines import LogLine, parse_line
 from whystuck.parse.logs.log_inputs import LogInput
 from whystuck.parse.logs.members import Members
 from whystuck.parse.logs.names import is_hostlike
@@ -77,6 +77,15 @@ class LogIndex:
         return Owner(
             rank, node, line.pid, self.find_attempt(log, row), place_stamp(stamp, log.anchor, clock)
         )
+
+    def take_host(self, line: LogLine) -> LogLine:
+        """Read a line behind the name of a host that only other lines show to be one."""
+        host, mark, rest = line.text.partition(": ")
+        if not mark or line.node or host not in self._hosts:
+            return line
+        inner = parse_line(rest.encode())
+        rank = inner.rank if line.rank == UNKNOWN_RANK else line.rank
+        return replace(inner, node=host, rank=rank, stamp=inner.stamp or line.stamp)
 
     def find_rank(self, log: KnownLog, line: LogLine) -> int:
         """Tell the rank that wrote a line."""
