@@ -229,7 +229,11 @@ def _complete(scene: Scene, book: Rulebook, finding: Finding) -> Finding:
         *finding.because,
         *(cite_ras(scene.evidence, len(scene.ranks.all)) if _is_stall(scene, finding) else ()),
     ]
-    return replace(quoted, culprits=culprits, ruled_out=ruled_out, because=because)
+    sure = finding.confidence
+    if sure is Confidence.CERTAIN and scene.evidence.logs.inferred & set(culprits.ranks):
+        # In a job of several hosts, the process of this local rank is another rank.
+        sure = Confidence.LIKELY
+    return replace(quoted, culprits=culprits, ruled_out=ruled_out, because=because, confidence=sure)
 
 
 def _is_stall(scene: Scene, finding: Finding) -> bool:

@@ -143,7 +143,7 @@ class Logs:
     """All that logs tell, but for exceptions and exits, which have tables of their own.
 
     ``ranks_by_process`` has all ranks that are told of each process, by host and number: of two,
-    neither is to be named.
+    neither is to be named. No text names the ``inferred`` ranks: local ranks alone tell of them.
     """
 
     files: tuple[LogFile, ...] = ()
@@ -151,6 +151,7 @@ class Logs:
     clusters: tuple[LogCluster, ...] = ()
     attempts: int = 1
     ranks_by_process: Mapping[tuple[str, int], frozenset[int]] = field(default_factory=dict)
+    inferred: frozenset[int] = frozenset()
 
     def __len__(self) -> int:
         """Return the number of known lines."""

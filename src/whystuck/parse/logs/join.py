@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from whystuck.evidence.logs.lines import UNKNOWN_RANK, LogFile, LogTime
 from whystuck.evidence.ranks import MAX_RANK
 from whystuck.parse.logs.blocks.ras import list_owners
 from whystuck.parse.logs.exits import ExitSeen
+from whystuck.parse.logs.inferred import InferredRanks
 from whystuck.parse.logs.known_logs import (
     KnownLog,
     find_own_rank,
     take_indices,
     take_locals,
 )
-from whystuck.parse.logs.lines import LogLine
+from whystuck.parse.logs.lines import LogLine, parse_line
 from whystuck.parse.logs.log_inputs import LogInput
 from whystuck.parse.logs.members import Members
 from whystuck.parse.logs.names import is_hostlike
@@ -77,6 +78,15 @@ class LogIndex:
             rank, node, line.pid, self.find_attempt(log, row), place_stamp(stamp, log.anchor, clock)
         )
 
+    def take_host(self, line: LogLine) -> LogLine:
+        """Read a line behind the name of a host that only other lines show to be one."""
+        host, mark, rest = line.text.partition(": ")
+        if not mark or line.node or host not in self._hosts:
+            return line
+        inner = parse_line(rest.encode())
+        rank = inner.rank if line.rank == UNKNOWN_RANK else line.rank
+        return replace(inner, node=host, rank=rank, stamp=inner.stamp or line.stamp)
+
     def find_rank(self, log: KnownLog, line: LogLine) -> int:
         """Tell the rank that wrote a line."""
         if log.kind in MACHINES:
@@ -116,11 +126,17 @@ class LogIndex:
         if not self._is_one_host:
             told = log.source.part.facts.rank_by_place
             is_told = any(host == node for host, _ in told) and len(shifts) == 1
-            return local + max(0, min(shifts)) if node and is_told else UNKNOWN_RANK
+            return (
+                self._inferred.note(local + max(0, min(shifts)))
+                if node and is_told
+                else UNKNOWN_RANK
+            )
         if len(shifts) == 1 and min(shifts) > 0:
-            return local + min(shifts)
+            return self._inferred.note(local + min(shifts))
         # On the first host, the two are the same.
-        return local if (not shifts or 0 in shifts) and self._is_one_node else UNKNOWN_RANK
+        is_first = 0 in shifts or (not shifts and not self._inferred.has_other_hosts)
+        is_first = is_first and self._is_one_node
+        return self._inferred.note(local) if is_first else UNKNOWN_RANK
 
     def _list_locals(self, node: str, log: KnownLog) -> Iterator[tuple[int, int]]:
         """Yield the local ranks of a host of which the ranks are known."""
@@ -150,6 +166,10 @@ class LogIndex:
         """Tell the rank of a host or pod that has only one."""
         ranks = self._ranks_by_node.get(node, set())
         return next(iter(ranks)) if len(ranks) == 1 else UNKNOWN_RANK
+
+    def list_inferred(self) -> frozenset[int]:
+        """Return the ranks that no text names."""
+        return self._inferred.list_ranks()
 
     def make_files(self) -> tuple[LogFile, ...]:
         """Describe all logs."""
@@ -219,6 +239,7 @@ class LogIndex:
                 self._rank_by_local[place] |= ranks
             for seen in log.source.part.exits:
                 self._note_exit(log, seen)
+        self._inferred = InferredRanks(self.logs, self.processes, self.world_size)
         for log in self.logs:
             self._note_guesses(log)
 

@@ -66,6 +66,7 @@ class LogLine:
         is_error: Whether a logger says that it is an error.
         is_hooked: Whether it has the prefix that torch's hook gives to uncaught exceptions.
         is_described: Whether it is a row of the description of a pod, and so of no other writer.
+        is_previous: Whether it is of a container that was started again since.
     """
 
     text: str
@@ -84,6 +85,7 @@ class LogLine:
     is_hooked: bool = False
     is_error: bool = False
     is_described: bool = False
+    is_previous: bool = False
     device: int = -1
 
 

@@ -62,6 +62,8 @@ def goes_on(log: KnownLog, line: LogLine, rank: int, row: int) -> bool:
     is_own = is_told or log.kind == "rank"
     writer = rank if is_told else UNKNOWN_RANK
     last = part.facts.progress.get(writer, 0)
+    if line.is_previous and _runs_again(log, row):
+        return True
     if log.kind in MACHINES or last <= row:
         return False
     later = part.facts.progress_times.get(writer)
@@ -71,6 +73,16 @@ def goes_on(log: KnownLog, line: LogLine, rank: int, row: int) -> bool:
         is_long = last > row + _LINES_ON
     ends = [*(seen.row for seen in part.exits), *(trace.row for trace in part.traces)]
     return is_long and (is_own or max(ends, default=0) <= row)
+
+
+def _runs_again(log: KnownLog, row: int) -> bool:
+    """Tell whether what a container printed before its last start is told above what it does now.
+
+    Whoever makes progress: a job that was started again needs all its ranks for that.
+    """
+    part = log.source.part
+    ends = [*(seen.row for seen in part.exits), *(trace.row for trace in part.traces)]
+    return max(part.facts.progress.values(), default=0) > max(row, *ends, 0)
 
 
 def _is_over(log: KnownLog, seen: EventSeen, signature: Signature) -> bool:

@@ -103,6 +103,7 @@ def join_logs(sources: Sequence[LogInput], signatures: Sequence[Signature]) -> L
             tuple(clusters[:MAX_CLUSTERS]),
             attempts + 1,
             index.processes.list_ranks(),
+            index.list_inferred(),
         ),
         tuple(exceptions),
         tuple(exits),
@@ -129,7 +130,8 @@ def _make_events(
         signature = signatures[seen.signature]
         if seen.line.is_kernel and signature.id == _RAISED:
             continue  # no kernel raises exceptions of Python: `LNetError: 2089:0:(...)`
-        line = next((one.line for one in told if _is_in(seen, one)), seen.line)
+        own = index.take_host(seen.line)
+        line = next((one.line for one in told if _is_in(seen, one)), own)
         owner = index.find_owner(log, line, seen.row, seen.line.stamp)
         yield LogEvent(
             signature=signature.id,
@@ -138,8 +140,8 @@ def _make_events(
             kind=signature.kind,
             artifact=log.source.artifact,
             row=seen.row,
-            text=seen.line.text,
-            groups=_find_groups(seen) | name_member(seen.line),
+            text=own.text,
+            groups=_find_groups(seen) | name_member(own),
             rank=owner.rank if owner.rank != UNKNOWN_RANK else _read_own(seen),
             node=owner.node,
             pid=owner.pid,

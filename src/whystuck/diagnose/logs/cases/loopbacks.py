@@ -9,6 +9,10 @@ from whystuck.evidence.ranks import name_ranks
 
 _LOCAL = re.compile(r"local=\[(?P<local>[\d.]{7,15})\]")
 _LOOP = "127."
+_REMEDIES = (
+    "getent ahosts $(hostname)   # on each host: none must show an address with 127",
+    "export GLOO_SOCKET_IFNAME=eth0   # the interface between the hosts, until then",
+)
 _OWN_NAMES = {"localhost", "localhost.localdomain", "ip6-localhost"}
 
 
@@ -17,7 +21,9 @@ def find_loopback(told: Told) -> Answer | None:
     peers = told.meeting.peers
     inner = {peer for peer in peers if peer.startswith(_LOOP)}
     keys = {key for peer in inner for key in peers[peer]}
-    if not keys or not _are_of_several_hosts(told, keys):
+    if not keys:
+        return _find_fallback(told)
+    if not _are_of_several_hosts(told, keys):
         return None
     nodes = tuple(sorted(_list_hosts(told)))
     nodes = nodes if len(nodes) == 1 else ()
@@ -38,11 +44,31 @@ def find_loopback(told: Told) -> Answer | None:
         nodes=nodes,
         keys=frozenset(keys),
         details={"host": address, "peers": sorted(peers)[:6]},
-        remedies=(
-            "getent ahosts $(hostname)   # on each host: none must show an address with 127",
-            "export GLOO_SOCKET_IFNAME=eth0   # the interface between the hosts, until then",
-        ),
+        remedies=_REMEDIES,
     )
+
+
+def _find_fallback(told: Told) -> Answer | None:
+    """Find the one host that says that it offers its loopback address, where others do not."""
+    said = list(told.view.list_signatures("gloo.loopback"))
+    nodes = {event.node or told.view.node_by_rank.get(event.rank, "") for event in said}
+    # Only what peers on other hosts cannot reach is wrong; where all say so, they may be one host.
+    others = {_shorten(host) for host in told.view.hosts} - {_shorten(host) for host in nodes}
+    if len(nodes) != 1 or "" in nodes or not others or not told.meeting.failures:
+        return None
+    (host,) = nodes
+    return Answer(
+        "loopback",
+        f"{host} knows no address of its own name, and gave the others its loopback address, "
+        "which they cannot reach",
+        nodes=(host,),
+        details={"host": host, "peers": []},
+        remedies=_REMEDIES,
+    )
+
+
+def _shorten(host: str) -> str:
+    return host if host[:1].isdecimal() else host.partition(".")[0].lower()
 
 
 def _are_of_several_hosts(told: Told, keys: set[int]) -> bool:

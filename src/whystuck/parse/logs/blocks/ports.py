@@ -36,6 +36,8 @@ _FIELDS = {
 # `4: ACTIVE`, `PORT_DOWN (1)`
 _VALUE = re.compile(r"^(?:\d{1,3}: )?(?:PORT_)?([A-Za-z_]{2,40})")
 _UP = {"up": "active"}
+# `100 Gb/sec (1X NDR)`
+_RATE = re.compile(r"^(\d{1,4}(?:\.\d)?) Gb/sec \((\d{1,2})X\b")
 
 
 class PortReader:
@@ -81,5 +83,9 @@ class PortReader:
             base = {"card": self._card, "port": self._port, "physical": "", "layer": ""}
             self._now = {**base, "state": value[1].lower()}
             yield TabledSeen("table.port", row, line, self._now)
+        elif name == "rate" and self._now is not None:
+            # What `grep rate` prints further down is of other ports.
+            if "lanes" not in self._now and (rate := _RATE.match(match[2] or "")):
+                self._now |= {"rate": rate[1], "lanes": rate[2]}
         elif name and self._now is not None and value is not None:
             self._now[name] = value[1].lower()

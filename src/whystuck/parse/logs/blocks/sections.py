@@ -66,7 +66,10 @@ _DESCRIBED = re.compile(
 # A command that prints a file, or the name of the file that `tail` puts above what is in it.
 _FILE = r"(?P<{}>[\w./~+=-]{{1,200}}\.(?:log|err|out|txt|stderr|stdout))"
 _SHOWN = re.compile(
-    rf"^==> {_FILE.format('tail')} <==$"
+    # what a container printed before it was started again
+    r"^.{0,80}[$#%>] ?(?P<before>(?:sudo )?(?:kubectl|oc|k) (?:[^|;&\n]{0,200} )?logs?\b"
+    r"[^|;&\n]{0,200}? (?:--previous|-p)(?![\w-]).{0,200})$"
+    rf"|^==> {_FILE.format('tail')} <==$"
     rf"|^.{{0,80}}[$#%>] ?(?:sudo )?(?:head|tail|cat|less|more|sed|tac|zcat)\b[^|;&]{{0,120}}? "
     rf"{_FILE.format('asked')}(?: ?[|<>].{{0,100}})?$"
     # What ends it: another prompt, a fence, or a sentence about what comes next.
@@ -82,6 +85,7 @@ class SectionFinder:
 
     def __init__(self) -> None:
         self._host = self._pod = self._file = ""
+        self._is_previous = False
         self._place = self._file_place = 0
         self._left = _MOST_IN_ALL
 
@@ -112,15 +116,17 @@ class SectionFinder:
         line.node = self._pod if is_event else self._host
 
     def _name_file(self, line: LogLine, data: bytes, start: int) -> None:
-        """Give a line that names nobody what the path of the file above it tells."""
-        is_named = line.rank != UNKNOWN_RANK or line.task != UNKNOWN_RANK or line.node
-        if is_named or line.local >= 0 or line.is_kernel or line.is_agent:
-            return
+        """Give a line what the command above it tells; one of nobody, what its file is called."""
         begin = max(self._file_place, start - _MOST_BYTES)
         above = data[begin:start].decode("utf-8", errors="replace")
         for match in _SHOWN.finditer(above):
             self._file = match["tail"] or match["asked"] or ""
+            self._is_previous = match["before"] is not None
         self._file_place = start
+        line.is_previous = self._is_previous
+        is_named = line.rank != UNKNOWN_RANK or line.task != UNKNOWN_RANK or line.node
+        if is_named or line.local >= 0 or line.is_kernel or line.is_agent:
+            return
         if self._file:
             take_file(line, self._file)
 

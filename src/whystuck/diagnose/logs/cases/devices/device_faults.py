@@ -30,12 +30,16 @@ _PID = re.compile(r"pid='?(\d+)")
 # Kernels that wait for other ranks, and end themselves by a trap when these do not come in time.
 _TRAPS = ("deepep.timeout",)
 _TRAPPED = "unspecified launch failure"
+# A device that breaks is felt within this, after the time limits of collectives are taken off.
+_NS_PER_MS = 1_000_000
+_LATE_NS, _SOON_NS = 30_000_000_000, 900_000_000_000
 _SYNCHRONOUS = "CUDA_LAUNCH_BLOCKING=1"
 
 
 def make_device_fault(view: LogView) -> Iterator[Case]:
     """Make the case of ranks whose device code failed by itself."""
-    events = [event for event in view.list_events(codes.DEVICE_FAULT, "cause") if is_said(event)]
+    told = [event for event in view.list_events(codes.DEVICE_FAULT, "cause") if is_said(event)]
+    events = _leave_out_older(view, told)
     trapped = frozenset(list_ranks(view.list_signatures(*_TRAPS)))
     own = [
         event
@@ -80,6 +84,32 @@ def make_device_fault(view: LogView) -> Iterator[Case]:
         confidence=Confidence.LIKELY,
         details=details,
     )
+
+
+def _leave_out_older(view: LogView, events: list[LogEvent]) -> list[LogEvent]:
+    """Leave out what drivers saw hours before ranks gave up, where one saw more just then.
+
+    Their clocks may be of another zone than those of the job, but all are of the same.
+    """
+    begun = [
+        event.time.ns - int(waited[:12]) * _NS_PER_MS
+        for event in view.list_events(codes.COLLECTIVE_TIMEOUT, "cause")
+        if event.time and (waited := event.groups.get("ms") or "").isdecimal()
+    ]
+    broken = [event for event in view.list_events(codes.HARDWARE_ERROR, "cause") if is_said(event)]
+    if not any(_is_near(event, begun) for event in broken):
+        return events
+    return [
+        event
+        for event in events
+        if not (event.signature.startswith("xid.") and event.time) or _is_near(event, begun)
+    ]
+
+
+def _is_near(event: LogEvent, begun: list[int]) -> bool:
+    """Tell whether ranks began to wait soon after a line, if all clocks are of one zone."""
+    time = event.time
+    return time is not None and any(-_LATE_NS <= one - time.ns <= _SOON_NS for one in begun)
 
 
 def _find_unsigned(view: LogView) -> set[int]:

@@ -41,6 +41,13 @@ class _Port:
     def is_active(self) -> bool:
         return self.state == _ACTIVE
 
+    @property
+    def is_narrow(self) -> bool:
+        """Whether its link uses one lane of several: cards of InfiniBand have two or four."""
+        told = self.event.groups
+        is_one = told.get("lanes") == "1" and told["layer"] == "infiniband"
+        return is_one and self.is_active
+
     def is_like(self, other: _Port) -> bool:
         """Tell whether another port carries the same kind of network."""
         return self.event.groups["layer"] == other.event.groups["layer"]
@@ -55,6 +62,7 @@ def make_ports(view: LogView) -> Iterator[Case]:
     ports = list(last.values())
     odd = [port for port in ports if _is_odd(port, ports)]
     if not odd:
+        yield from _make_narrow([port for port in ports if port.is_narrow])
         return
     nodes = tuple(sorted({port.event.node for port in odd} - {""}))
     on = f" of {' and '.join(nodes)}" if nodes else ""
@@ -71,6 +79,29 @@ def make_ports(view: LogView) -> Iterator[Case]:
         lines=tuple(port.event for port in odd[:_MAX_LINES]),
         confidence=Confidence.LIKELY,
         details={"port": first.name, "state": first.state, "link": first.physical},
+        remedies=_advise(first),
+        is_foreign=True,
+    )
+
+
+def _make_narrow(ports: Sequence[_Port]) -> Iterator[Case]:
+    """Make the case of links that came up with one lane: all rings through them are slow."""
+    if not ports:
+        return
+    nodes = tuple(sorted({port.event.node for port in ports} - {""}))
+    on = f" of {' and '.join(nodes)}" if nodes else ""
+    names = " and ".join(sorted({port.name for port in ports})[:4])
+    first = ports[0]
+    rate = first.event.groups["rate"]
+    yield Case(
+        code=codes.FABRIC_ERRORS,
+        summary=f"port {names}{on} runs on one lane, at {rate} Gb/s: what goes over it is slow, "
+        "and so is every ring through it",
+        tier=_TIER,
+        nodes=nodes,
+        lines=tuple(port.event for port in ports[:_MAX_LINES]),
+        confidence=Confidence.LIKELY,
+        details={"port": first.name, "state": first.state, "link": f"1X, {rate} Gb/s"},
         remedies=_advise(first),
         is_foreign=True,
     )

@@ -1,0 +1,66 @@
+"""H101 by stacks beside watchdogs: a rank is in another collective than the one others gave up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from whystuck.diagnose import codes
+from whystuck.diagnose.algorithms.stacks.frames import describe_place, find_user_frame
+from whystuck.diagnose.algorithms.stacks.positions import Doing, Position, locate, name_call
+from whystuck.diagnose.logs.cases.parts import WAITS, find_time, is_said, list_ranks
+from whystuck.diagnose.logs.story import PARTED, Case
+from whystuck.diagnose.logs.view import LogView
+from whystuck.evidence.finding import Citation, Confidence
+from whystuck.evidence.live import StackSample
+from whystuck.evidence.ranks import name_ranks
+
+_MAX_LINES = 6
+
+
+def make_past(view: LogView) -> Iterator[Case]:
+    """Make the case of a few ranks that wait in a call of their own, as their stacks show.
+
+    All ranks must be told of, and their stacks must part: whose lines a log lacks, or who came
+    late to the same call, is no odd one.
+    """
+    waits = [event for event in view.list_signatures(*WAITS) if is_said(event)]
+    waiting = set(list_ranks(waits))
+    last = {one.rank: one for one in view.evidence.stacks if not one.worker and one.rank >= 0}
+    at = {rank: locate(one.main.frames) for rank, one in last.items() if one.main is not None}
+    odd = sorted(at.keys() - waiting)
+    told = frozenset[int]().union(*view.evidence.logs.ranks_by_process.values())
+    ranks = view.ranks | {rank for rank in told if rank >= 0}
+    is_whole = waiting | at.keys() == ranks and bool(waiting & at.keys())
+    if not is_whole or not 0 < 2 * len(odd) < len(ranks):
+        return
+    theirs = {_name(at[rank]) for rank in waiting & at.keys()}
+    calls = {_name(at[rank]) for rank in odd}
+    if any(at[rank].doing is not Doing.COLLECTIVE for rank in odd) or calls & theirs:
+        return
+    who, call = name_ranks(odd), min(calls)
+    frame = find_user_frame(at[odd[0]].frames)
+    verb = "waits" if len(odd) == 1 else "wait"
+    yield Case(
+        code=codes.RANK_NEVER_JOINED,
+        summary=f"{who} {verb} in {call}{f' in {describe_place(frame)}' if frame else ''}, and did "
+        f"not come to what {name_ranks(sorted(waiting))} waited in: that is further on, or on "
+        "another way",
+        tier=PARTED,
+        ranks=tuple(odd),
+        victims=tuple(sorted(waiting)),
+        lines=tuple(waits[:_MAX_LINES]),
+        time=find_time(waits),
+        confidence=Confidence.LIKELY,
+        details={"state": "waiting", "missing": odd, "ready": sorted(waiting)},
+        cites=tuple(_cite(last[rank], call) for rank in odd[:_MAX_LINES]),
+        remedies=("compare how many batches each rank has: whose data ends first leaves the loop",),
+    )
+
+
+def _name(position: Position) -> str:
+    is_call = position.doing is Doing.COLLECTIVE
+    return name_call(position.frames) if is_call else position.doing.value
+
+
+def _cite(sample: StackSample, call: str) -> Citation:
+    return Citation(f"rank {sample.rank} is in {call}", sample.artifact, sample.row)

@@ -1,0 +1,43 @@
+"""Links of InfiniBand that came up with fewer lanes than they have."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.logs.test_told import first_of, say
+
+PORT = """\
+{0} $ ibstatus mlx5_4
+Infiniband device 'mlx5_4' port 1 status:
+\tdefault gid:\t fe80:0000:0000:0000:a088:c203:0071:9ac2
+\tstate:\t\t {1}
+\tphys state:\t 5: LinkUp
+\trate:\t\t {2}
+\tlink_layer:\t {3}"""
+UP = "4: ACTIVE"
+
+
+@pytest.mark.parametrize("rate", ["100 Gb/sec (1X NDR)", "50 Gb/sec (1X HDR)", "2.5 Gb/sec (1X)"])
+def test_link_of_one_lane_is_told_of_its_host(tmp_path: Path, rate: str) -> None:
+    well = PORT.format("m5", UP, "400 Gb/sec (4X NDR)", "InfiniBand")
+
+    odd = PORT.format("m6", UP, rate, "InfiniBand")
+    others = ["m6 $ ibstatus | grep rate", *["\trate:\t\t 400 Gb/sec (4X NDR)"] * 4]
+
+    finding = first_of(say(tmp_path, well, odd, *others))
+
+    assert (finding.code, finding.culprits.nodes) == ("N410", ["m6"])
+    assert "mlx5_4:1" in finding.summary
+
+
+@pytest.mark.parametrize(
+    ("rate", "layer"),
+    [
+        ("400 Gb/sec (4X NDR)", "InfiniBand"),
+        ("100 Gb/sec (2X HDR)", "InfiniBand"),
+        ("25 Gb/sec (1X EDR)", "Ethernet"),
+    ],
+)
+def test_link_of_all_its_lanes_is_well(tmp_path: Path, rate: str, layer: str) -> None:
+    assert say(tmp_path, PORT.format("m6", UP, rate, layer)).findings == []
