@@ -14,10 +14,11 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from bench.fuzzing import fuzz, instrumented
 
 with instrumented("whystuck.parse"):
+    from whystuck.parse.logs.compiled import LogTables
     from whystuck.parse.logs.log_inputs import LogInput
     from whystuck.parse.logs.names import read_log_name
     from whystuck.parse.logs.parts import LogPart
-    from whystuck.parse.logs.reader import LogTables, read_log
+    from whystuck.parse.logs.reader import read_log
     from whystuck.parse.logs.tables import join_logs
 
 from tests.logs.cases import all_cases

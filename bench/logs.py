@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from tests.logs.healthy import OUTPUTS, Moment
 
-from whystuck.parse.logs.reader import LogTables
+from whystuck.parse.logs.compiled import LogTables
 from whystuck.parse.logs.search.engines import Engine
 from whystuck.parse.logs.search.scan import LogPatterns, LogScanner
 from whystuck.parse.logs.signatures import load_signatures

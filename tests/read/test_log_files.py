@@ -15,7 +15,7 @@ import pytest
 from tests.logs.cases import CORPUS, load_case
 from tests.logs.pad import Size, pad_case
 
-from whystuck.parse.logs.reader import LogTables, load_tables
+from whystuck.parse.logs.compiled import LogTables, load_tables
 from whystuck.parse.logs.tables import LogTable
 from whystuck.pipeline import read_evidence
 from whystuck.read import log_files

@@ -14,7 +14,8 @@ from whystuck.diagnose.logs.cases.devices import device_memory
 from whystuck.diagnose.logs.story import ALOOF, LINKED, MAX_CASES, Story
 from whystuck.diagnose.logs.view import LogView
 from whystuck.guarded.evidence_files import open_evidence
-from whystuck.parse.logs.reader import LogReader, LogTables
+from whystuck.parse.logs.compiled import LogTables
+from whystuck.parse.logs.reader import LogReader
 from whystuck.parse.logs.times import SECOND, read_stamp
 from whystuck.pipeline import diagnose_paths, read_evidence
 from whystuck.read import run_listing, runs, tree

@@ -12,7 +12,8 @@ from whystuck.evidence.ops.collectives import Frame
 from whystuck.evidence.ranks import MAX_RANK
 from whystuck.parse.dumps.fast.vocabulary import Vocabulary
 from whystuck.parse.errors import ParseError
-from whystuck.parse.logs.reader import LogReader, LogTables
+from whystuck.parse.logs.compiled import LogTables
+from whystuck.parse.logs.reader import LogReader
 from whystuck.parse.records import parse_exception, parse_processes
 from whystuck.parse.traces.raw import Event, RawEvents
 from whystuck.parse.traces.reader import read_trace

@@ -11,17 +11,11 @@ from pathlib import Path
 from whystuck.evidence.collector import collector_paused
 from whystuck.evidence.finding import Gap
 from whystuck.guarded.evidence_files import FileStatus, look_at, open_evidence
+from whystuck.parse.logs.compiled import LogTables, load_tables
 from whystuck.parse.logs.log_inputs import LogInput
 from whystuck.parse.logs.names import read_log_name
 from whystuck.parse.logs.parts import merge_parts
-from whystuck.parse.logs.reader import (
-    LEAST_LOOKS,
-    LEAST_SAMPLED,
-    MAX_LOOKS,
-    MAX_SAMPLED,
-    LogTables,
-    load_tables,
-)
+from whystuck.parse.logs.reader import LEAST_LOOKS, LEAST_SAMPLED, MAX_LOOKS, MAX_SAMPLED
 from whystuck.parse.logs.tables import LogTable, join_logs
 from whystuck.read.budget import Deadline, count_cpus
 from whystuck.read.content import is_packed, most_unpacked, share_free

@@ -10,8 +10,9 @@ from pathlib import Path
 
 from whystuck.guarded.evidence_files import open_evidence
 from whystuck.parse.errors import ParseError
+from whystuck.parse.logs.compiled import LogTables
 from whystuck.parse.logs.parts import LogPart
-from whystuck.parse.logs.reader import MAX_LOOKS, MAX_REST, MAX_SAMPLED, LogReader, LogTables
+from whystuck.parse.logs.reader import MAX_LOOKS, MAX_REST, MAX_SAMPLED, LogReader
 from whystuck.parse.logs.sampling import HEAD_BYTES
 from whystuck.read.content import open_content
 

@@ -20,7 +20,7 @@ from whystuck.guarded.evidence_files import forget_archives, is_there, look_at
 from whystuck.parse import records as parse_records
 from whystuck.parse.boot_check import is_boot_check
 from whystuck.parse.errors import ParseError
-from whystuck.parse.logs.reader import LogTables
+from whystuck.parse.logs.compiled import LogTables
 from whystuck.parse.ras import is_whole_answer
 from whystuck.parse.stacks import python_stacks
 from whystuck.read import log_files, naming, op_log_files

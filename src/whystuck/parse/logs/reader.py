@@ -6,29 +6,26 @@ may matter, and only from those on are lines taken one by one, until nothing is 
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 
 from whystuck.parse.logs.above import BEFORE_BYTES, count_above, lines_above
-from whystuck.parse.logs.blocks.boot_lines import BOOT_MARKS, BootReader
-from whystuck.parse.logs.blocks.fatals import FATAL_MARKS, FatalReader
-from whystuck.parse.logs.blocks.ras import RAS_MARKS, RasReader
+from whystuck.parse.logs.blocks.boot_lines import BootReader
+from whystuck.parse.logs.blocks.fatals import FatalReader
+from whystuck.parse.logs.blocks.ras import RasReader
 from whystuck.parse.logs.blocks.sections import SectionFinder
-from whystuck.parse.logs.blocks.stacks import STACK_MARKS, StackReader
-from whystuck.parse.logs.blocks.tables import TABLE_MARKS, TableReader
+from whystuck.parse.logs.blocks.stacks import StackReader
+from whystuck.parse.logs.blocks.tables import TableReader
 from whystuck.parse.logs.blocks.tracebacks import TraceReader, read_syntax_error
-from whystuck.parse.logs.clusters import CLUSTER_MARKS, ClusterReader
-from whystuck.parse.logs.exits import EXIT_MARKS, ExitReader
-from whystuck.parse.logs.facts import FACT_MARKS
+from whystuck.parse.logs.clusters import ClusterReader
+from whystuck.parse.logs.compiled import LogTables, load_tables
+from whystuck.parse.logs.exits import ExitReader
 from whystuck.parse.logs.labels import find_labels
 from whystuck.parse.logs.lines import MAX_TEXT, LogLine, parse_line
 from whystuck.parse.logs.parts import EventKeeper, EventSeen, LogPart
 from whystuck.parse.logs.progress_lines import HeldLine, HeldLines
 from whystuck.parse.logs.sampling import HEAD_BYTES, LogSampler
-from whystuck.parse.logs.search.engines import Engine
 from whystuck.parse.logs.search.raw_lines import COLOUR, LINE, LineTable, skip_end, split_lines
-from whystuck.parse.logs.search.scan import MAX_LINE, LogPatterns, TellingPiece
-from whystuck.parse.logs.signatures import Signature, load_signatures
+from whystuck.parse.logs.search.scan import MAX_LINE, TellingPiece
 from whystuck.parse.logs.wrapped import find_width, join_wrapped, split_record
 
 # Of each end, no more lines than this; of a job with very many logs, few of each. One takes 20 us.

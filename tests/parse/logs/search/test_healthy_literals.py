@@ -12,7 +12,7 @@ from random import Random
 import pytest
 from tests.logs.healthy import OUTPUTS, Moment
 
-from whystuck.parse.logs.reader import MARKS
+from whystuck.parse.logs.compiled import MARKS
 from whystuck.parse.logs.search.patterns import find_literals
 from whystuck.parse.logs.signatures import Signature, load_signatures
 
