@@ -125,8 +125,8 @@ def _select_run(path: Path, runs: Sequence[Run], *, only_logs: bool) -> Selectio
     known = [one for one in answers if one is not None]
     if known and not (only_logs and newest.round >= 0 and is_folder(newest.path)):
         is_past = all(run.is_past(run.answer) for run in nodes if run.answer is not None)
-        job = _count_attempts(newest.job, known[0]) if is_past else newest.job
-        chosen = _select_incidents(path, known, job, listed)
+        counted = _count_attempts(newest.job, known[0]) if is_past else newest.job
+        chosen = _select_incidents(path, known, counted, listed)
         record = chosen.incident and msgspec.structs.replace(chosen.incident, is_past=is_past)
         return replace(chosen, incident=record, gaps=chosen.gaps + _tell_left_out(runs))
     record = _describe_end(newest)
