@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tests.diagnose.op_scenes import Logged
 from tests.diagnose.scenes import MODULE, WAITING, at
 
@@ -38,7 +40,7 @@ def _play(odd: int | None) -> Finding:
     return logged.report().findings[0]
 
 
-def _of(count: int) -> dict[str, object]:
+def _of(count: int) -> dict[str, Any]:
     return {"in": [[count]], "out": [[count]], "in_bytes": 4 * count, "out_bytes": 4 * count}
 
 
