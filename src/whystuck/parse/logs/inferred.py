@@ -31,7 +31,8 @@ class InferredRanks:
         self._told = {rank for rank in told if rank >= 0}
         self._found = _list_tasks(logs)
         locals_ = [local for one in parts for local in one.facts.local_by_pid.values()]
-        locals_ += [seen.local for one in parts for seen in (*one.exits, *one.stacks)]
+        locals_ += [seen.local for one in parts for seen in one.exits]
+        locals_ += [seen.local for one in parts for seen in one.stacks]
         locals_ += [int(row.groups.get("local", "0")) for one in parts for row in one.tabled]
         self.has_other_hosts = max(self._told, default=0) > max(_LAST_LOCAL, *locals_, 0)
 
