@@ -59,6 +59,9 @@ class RankNeverJoined(SuspectRule):
     rank whose last words in a log are that it is still at something (`still in val loop`,
     `Validating: 23%`), while others waited until a time limit.
 
+    Of pasted stacks of all ranks: the few that are in a collective of their own, while watchdogs
+    say that the others gave up another one.
+
     ## False alarms
 
     A rank that legally computes for long while the others wait. Before the first step, inside
