@@ -25,6 +25,8 @@ LAYOUT = struct.Struct("=8sQQQqqqqqqqQqqq")
 # Of a core, for counting; a rank is told to stand still after 20 s, so that no count is older.
 _MAX_SHARE = 0.002
 _MAX_REST_NS = 4_000_000_000
+# Process groups that the job has destroyed.
+_MAX_GONE = 256
 
 
 class Beat:
@@ -37,6 +39,7 @@ class Beat:
         # What was counted last, and when it is counted again.
         self._counted = 0, 0
         self._due_ns = 0
+        self._is_left_out = False
         self._collector = 0
         attempt(self._find_collector)
 
@@ -53,7 +56,14 @@ class Beat:
         os.unlink(files.path_of("beat"))
 
     def _count_collectives(self) -> tuple[int, int]:
-        """Count anew unless that was dear a moment ago: it grows with the groups ever made."""
+        """Count anew unless that was dear a moment ago: it grows with the groups ever made.
+
+        Each time, torch makes a text of about 1 KB for each of them. From some hundreds on that are
+        gone, the ops of the op log are counted in place of it, as where there is no recorder.
+        """
+        self._is_left_out = progress.COUNTS.recorded > 0 and recorders.count_gone() > _MAX_GONE
+        if self._is_left_out:
+            return 0, 0
         begin_ns = time.monotonic_ns()
         if begin_ns >= self._due_ns:
             used_ns = time.thread_time_ns()
@@ -63,12 +73,12 @@ class Beat:
         return self._counted
 
     def _count_recorded(self) -> int:
-        """Return the ops of the op log where torch's recorder is off, and counts none.
+        """Return the ops of the op log where torch's recorder is off, or is not asked.
 
         Without an op log nothing tells whether the rank communicates. The number grows with each
         beat then, so that nobody takes the rank for one that stands still.
         """
-        if not names.is_recorder_off():
+        if not (self._is_left_out or names.is_recorder_off()):
             return 0
         recorded = progress.COUNTS.recorded
         return recorded if recorded >= 0 else self._count

@@ -33,7 +33,7 @@ print(json.dumps(seen))
 OPS = (
     BEGIN
     + """
-peers._MAX_KEYS = 8
+peers._MAX_KEYS = peers._ROOM[0] = 8
 value, kept = [torch.ones(1)], dist.new_group([0])
 def send(group):
     return peers.post(peers.SEND, (group, value, 0, 0), {})
@@ -46,6 +46,41 @@ for _ in range(50):
     dist.destroy_process_group(group)
 again = send(kept)
 print(json.dumps([counts, again.count, len(peers._LAST_BY_KEY)]))
+"""
+)
+
+SENT = (
+    BEGIN
+    + """
+value, kept = [torch.ones(1)], dist.new_group([0])
+def send(group):
+    return peers.post(peers.SEND, (group, value, 0, 0), {})
+send(kept)
+for _ in range(2 * peers._LEAST_KEYS):
+    group = dist.new_group([0])
+    send(group)
+    dist.destroy_process_group(group)
+print(json.dumps([send(kept).count, len(peers._LAST_BY_KEY) < peers._LEAST_KEYS]))
+"""
+)
+BEATS = (
+    BEGIN
+    + """
+from pathlib import Path
+from whystuck.collect.beats import read_beat
+from whystuck.probe import beat
+beat._MAX_GONE = 3
+told, one = [], beat.Beat()
+for made in range(5):
+    progress.COUNTS.recorded = 10 + made
+    one._due_ns = 0
+    one.write(0, 1)
+    slot = read_beat(Path(files.path_of("beat")))
+    told.append([slot.enqueued > 0, slot.recorded])
+    group = dist.new_group([0])
+    dist.all_reduce(torch.ones(1), group=group)
+    dist.destroy_process_group(group)
+print(json.dumps(told))
 """
 )
 
@@ -140,3 +175,12 @@ def test_count_that_is_dear_is_made_rarely(tmp_path: Path) -> None:
 
     assert made[1] is False
     assert is_later == [0, True]
+
+
+@on_both_slowly
+def test_sends_of_groups_that_are_gone_are_forgotten(tmp_path: Path) -> None:
+    assert _run(SENT, tmp_path) == [2, True]
+
+
+def test_recorder_is_not_asked_any_more_when_many_groups_are_gone(tmp_path: Path) -> None:
+    assert _run(BEATS, tmp_path)[1:] == [[True, 0], [True, 0], [True, 0], [False, 14]]

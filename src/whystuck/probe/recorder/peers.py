@@ -26,6 +26,9 @@ _KINDS_BY_CALL = {"send": (SEND,), "isend": (SEND,), "recv": (RECV, ANY), "irecv
 _WAIT_NAMES = ("wait", "synchronize")
 _MAX_OPS = 256
 _MAX_KEYS = 8192
+# A job may make groups and destroy them as long as it runs: theirs are forgotten from here on, and
+# again when there are twice as many as were left.
+_LEAST_KEYS = 256
 _MAX_WAITS = 64
 _MAX_FRAMES = 30
 _MAX_SITE = 3
@@ -64,6 +67,8 @@ _OPS: deque[_Op] = deque(maxlen=_MAX_OPS)
 _LAST_BY_KEY: dict[tuple[str, str, int], _Op] = {}
 # The groups that were there when room was made the last time.
 _SWEPT: list[set[str]] = []
+# How many keys there may be before room is made.
+_ROOM = [_LEAST_KEYS]
 
 
 def post(kind: str, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> _Op | None:
@@ -73,7 +78,7 @@ def post(kind: str, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> _Op
         op.site = find_site(sys._getframe(2))
         key = (op.group, op.kind, op.peer)
         last = _LAST_BY_KEY.get(key)
-        if last is None and len(_LAST_BY_KEY) >= _MAX_KEYS and not _make_room():
+        if last is None and len(_LAST_BY_KEY) >= _ROOM[0] and not _make_room():
             return None
         op.count = 1 if last is None else last.count + 1
         _LAST_BY_KEY[key] = op
@@ -89,11 +94,13 @@ def _make_room() -> bool:
     world = sys.modules["torch.distributed.distributed_c10d"]._world
     names = {str(name) for name in list(world.pg_names.values())}
     if [names] == _SWEPT:
-        return False
+        _ROOM[0] = _MAX_KEYS
+        return len(_LAST_BY_KEY) < _MAX_KEYS
     _SWEPT[:] = [names]
     for key in list(_LAST_BY_KEY):
         if key[0] not in names:
             _LAST_BY_KEY.pop(key, None)
+    _ROOM[0] = min(_MAX_KEYS, max(_LEAST_KEYS, 2 * len(_LAST_BY_KEY)))
     return len(_LAST_BY_KEY) < _MAX_KEYS
 
 

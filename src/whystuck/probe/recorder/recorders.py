@@ -93,3 +93,11 @@ def _call(function: Any, *switches: bool) -> bytes:
         return bytes(function(*switches))
     except TypeError:  # before 2.4 there were no switches
         return bytes(function())
+
+
+def count_gone() -> int:
+    """Return how many process groups the job has made that are gone, 0 when unknown."""
+    c10d: Any = sys.modules.get("torch.distributed.distributed_c10d")
+    world = getattr(c10d, "_world", None)
+    made = getattr(world, "group_count", 0)
+    return max(0, made - len(getattr(world, "pg_map", ())))
