@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,8 +12,9 @@ from whystuck.diagnose.summaries.ops_view import View
 from whystuck.evidence.collector import collector_paused
 from whystuck.evidence.finding import Report
 from whystuck.evidence.model import Evidence
-from whystuck.evidence.nodes.resources import GarbageSeries
+from whystuck.evidence.nodes.records import CpuRecord, GarbageRecord
 from whystuck.parse.errors import ParseError
+from whystuck.parse.node_records import make_cpu, make_garbage
 from whystuck.parse.ops.marks import cut_marks
 from whystuck.read.collected import Choice
 from whystuck.read.paths import read_evidence, read_paths
@@ -124,7 +125,8 @@ def judge_pace(
     files: Sequence[Path],
     ranks: Iterable[int],
     node: str,
-    garbage: tuple[GarbageSeries, ...] = (),
+    cpu: Mapping[int, CpuRecord],
+    garbage: Mapping[int, GarbageRecord],
 ) -> Report:
     """Say which ranks of one node, if any, make the others wait in a job that runs.
 
@@ -132,6 +134,7 @@ def judge_pace(
         files: Their op logs and marks; they may be written to meanwhile.
         ranks: The ranks.
         node: The node of these ranks.
+        cpu: What processors they got, by rank.
         garbage: How often they were seen in their garbage collectors.
 
     Returns:
@@ -143,8 +146,14 @@ def judge_pace(
     evidence = read_paths(files)
     topology = replace(evidence.topology, node_by_rank=dict.fromkeys(ranks, node))
     slow = replace(evidence.incident, kind="slow")
-    evidence = replace(evidence, topology=topology, incident=slow, garbage=garbage)
-    return diagnose_evidence(evidence)
+    seen = replace(
+        evidence,
+        topology=topology,
+        incident=slow,
+        cpu=tuple(make_cpu(record, rank=rank) for rank, record in cpu.items()),
+        garbage=tuple(make_garbage(record, rank=rank) for rank, record in garbage.items()),
+    )
+    return diagnose_evidence(seen)
 
 
 def cut_new_marks(data: bytes, first: int) -> tuple[bytes, int]:

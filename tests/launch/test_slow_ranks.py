@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from tests.launch.running import END, run_whystuck, torchrun
 
+from whystuck.collect.processes.cpu import CpuTracker
 from whystuck.collect.processes.garbage import GarbageTracker
 from whystuck.launch.incidents.slow_watch import SlowWatch
 from whystuck.launch.processes.rank_table import RankTable
@@ -115,7 +116,9 @@ def test_op_logs_that_cannot_be_read_are_a_note_and_no_word_to_the_user(tmp_path
             table.add(rank=rank, pid=process.pid, world_size=2, is_member=True)
             (tmp_path / f"ops-{process.pid}").write_bytes(b"\0\xff")
         keeper: Any = None  # nothing may be said
-        watch = SlowWatch(keeper, table, notes.append, GarbageTracker("n0", lambda _: 0))
+        watch = SlowWatch(
+            keeper, table, notes.append, CpuTracker("n0"), GarbageTracker("n0", lambda _: 0)
+        )
         watch.look()
         watch.finish()
         first.kill()

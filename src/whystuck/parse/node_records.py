@@ -47,14 +47,22 @@ def parse_memory(data: bytes, *, rank: int, artifact: str) -> MemorySeries:
 
 def parse_cpu(data: bytes, *, rank: int, artifact: str) -> CpuSeries:
     """Read ``cpu.json`` of a rank."""
-    record = decode_record(data, CpuRecord)
+    return make_cpu(decode_record(data, CpuRecord), rank=rank, artifact=artifact)
+
+
+def make_cpu(record: CpuRecord, *, rank: int, artifact: str = "") -> CpuSeries:
+    """Make a series of what was written, or will be."""
     points = tuple(CpuPoint(*point) for point in record.points)
     return take_fields(CpuSeries, record, rank=rank, points=points, artifact=artifact)
 
 
 def parse_garbage(data: bytes, *, rank: int, artifact: str) -> GarbageSeries:
     """Read ``garbage.json`` of a rank."""
-    record = decode_record(data, GarbageRecord)
+    return make_garbage(decode_record(data, GarbageRecord), rank=rank, artifact=artifact)
+
+
+def make_garbage(record: GarbageRecord, *, rank: int, artifact: str = "") -> GarbageSeries:
+    """Make a series of what was written, or will be."""
     points = tuple(GarbagePoint(*point) for point in record.points)
     return take_fields(GarbageSeries, record, rank=rank, points=points, artifact=artifact)
 

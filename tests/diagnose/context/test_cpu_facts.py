@@ -84,3 +84,43 @@ def test_late_rank_that_has_more_to_compute_is_not_starved(
     own: tuple[float, float], others: tuple[float, float], lost: float
 ) -> None:
     assert judge(own, others, lost) is None
+
+
+def crowd(demand: float, threads: float, cores: int = 2, odd: int = -1) -> Starved | None:
+    """Judge four ranks of a node, which want so many cores each; one of them may want one."""
+    series = [
+        replace(
+            make_series(rank, 0.1, 0.3),
+            demand_ns=int(1e9 * (1 if rank == odd else demand)),
+            busy_ns=int(1e9 * (5 if rank == odd else threads)),
+            demand_over_ns=10**9,
+            cores=cores,
+        )
+        for rank in range(4)
+    ]
+    group = GroupOps("0", "", frozenset(range(4)), {})
+    late = Late((3,), group, 0.9, 1e7, 0.2, 0.0, is_sure=True, row=-1, count=60)
+    return find_starved(series, [late], Collectives())
+
+
+def test_ranks_whose_threads_crowd_the_cores_are_named_together() -> None:
+    found = crowd(2.0, 12)
+
+    assert found is not None
+    assert (found.ranks, found.victims, found.demand) == ((0, 1, 2, 3), (), 8.0)
+    assert found.lost_share == pytest.approx(0.3)
+
+
+@pytest.mark.parametrize(
+    ("demand", "threads", "cores", "odd"),
+    [
+        (1.0, 5, 2, -1),  # a thread each, more of them than cores
+        (2.0, 12, 4, -1),  # cores for most of them
+        (2.0, 12, 0, -1),
+        (3.0, 12, 2, 0),  # one of them has few
+    ],
+)
+def test_ranks_with_room_enough_are_not(
+    demand: float, threads: float, cores: int, odd: int
+) -> None:
+    assert crowd(demand, threads, cores, odd) is None

@@ -97,13 +97,18 @@ def list_descendants(pid: int) -> set[int]:
     return found
 
 
-def list_children(pid: int) -> list[int]:
-    """Return the children of all threads of a process, as the kernel lists them."""
+def list_threads(pid: int) -> list[str]:
+    """Return the threads of a process; empty when it is gone."""
     try:
-        threads = os.listdir(f"/proc/{pid}/task")  # noqa: PTH208 - names are all that is wanted
+        return os.listdir(f"/proc/{pid}/task")  # noqa: PTH208 - names are all that is wanted
     except OSError:
         return []
-    return [child for thread in threads for child in list_children_of_thread(pid, thread)]
+
+
+def list_children(pid: int) -> list[int]:
+    """Return the children of all threads of a process, as the kernel lists them."""
+    children = (list_children_of_thread(pid, thread) for thread in list_threads(pid))
+    return [child for listed in children for child in listed]
 
 
 def list_children_of_thread(pid: int, thread: int | str) -> list[int]:

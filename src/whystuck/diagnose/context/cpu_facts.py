@@ -25,6 +25,11 @@ _UNKNOWN = -1
 # Who is stopped by signals so often, and goes on, is slow and not stuck.
 _MIN_STOPPED = 0.2
 _MIN_RESUMED = 3
+# Ranks whose threads want so many times the cores that there are, with so many threads that have
+# something to do in each. Ranks that compute with one thread have five, with those of gloo: four of
+# them on two cores want twice as many as there are.
+_MIN_CROWD = 2.5
+_MIN_THREADS = 8
 
 
 @dataclass(frozen=True)
@@ -38,6 +43,15 @@ class CpuShare:
     cgroup: str
     artifact: str
     stopped_share: float = 0.0
+    node: str = ""
+    demand: float = 0.0
+    threads: float = 0.0
+    cores: int = 0
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether threads of its own may be what its main thread waits for."""
+        return self.threads >= _MIN_THREADS
 
     @property
     def is_throttled(self) -> bool:
@@ -51,13 +65,16 @@ class Starved:
     """Ranks that do not get the processor, and who waits for them.
 
     The shares are those of the rank that has it worst; ``throttled_share`` is 0 where no quota is
-    the reason. ``lost_share`` is what the others wait for them, 0 where no rank is late.
+    the reason. ``lost_share`` is what the others wait for them; where no rank is late, what the
+    main threads of these wait for a processor.
     """
 
     ranks: tuple[int, ...]
     victims: tuple[int, ...]
     shares: tuple[CpuShare, ...]
     lost_share: float
+    # How many threads of the ranks of a node want to run at a time, where they crowd its cores.
+    demand: float = 0.0
 
     @property
     def wait_share(self) -> float:
@@ -96,6 +113,9 @@ def find_starved(
     stopped = [one for one in _measure(series) if one.stopped_share >= _MIN_STOPPED]
     if stopped:
         return _name_stopped(series, late_ranks, stopped)
+    crowd = _find_crowd(_measure(series))
+    if crowd is not None:
+        return crowd  # who is late is a matter of luck there
     for late in late_ranks:
         begin_ns, end_ns = (
             int(table.created_ns[row]) if row >= 0 else default
@@ -114,8 +134,26 @@ def find_starved(
         return None
     shares = [one for one in _measure(series) if one.is_throttled]
     shares.sort(key=lambda one: -one.throttled_share)
+    return _name_all(shares) if shares else None
+
+
+def _name_all(shares: Sequence[CpuShare], demand: float = 0.0) -> Starved:
+    """Name ranks that all wait for a processor, so that none is late."""
     ranks = tuple(sorted(one.rank for one in shares))
-    return Starved(ranks, (), tuple(shares), 0.0) if shares else None
+    lost = median(one.wait_share for one in shares)
+    return Starved(ranks, (), tuple(shares), lost, demand)
+
+
+def _find_crowd(shares: Sequence[CpuShare]) -> Starved | None:
+    """Find a node whose ranks have more threads that want to run than it has cores for."""
+    by_node: dict[str, list[CpuShare]] = {}
+    for one in shares:
+        by_node.setdefault(one.node, []).append(one)
+    for here in by_node.values():
+        demand, cores = sum(one.demand for one in here), max(one.cores for one in here)
+        if cores and demand >= _MIN_CROWD * cores and all(one.is_crowded for one in here):
+            return _name_all(sorted(here, key=lambda one: -one.wait_share), demand)
+    return None
 
 
 def _name_stopped(
@@ -156,6 +194,10 @@ def _measure(
                     one.cgroup,
                     one.artifact,
                     one.stopped / one.looks if one.resumed >= _MIN_RESUMED else 0.0,
+                    one.node,
+                    one.demand,
+                    one.busy_threads,
+                    one.cores,
                 )
             )
     return found

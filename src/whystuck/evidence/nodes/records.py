@@ -49,7 +49,9 @@ class CpuRecord(msgspec.Struct, kw_only=True):
     A point is a time, and how long the thread had run, had waited in the run queue, and its cgroup
     had been stopped by its quota by then, in nanoseconds; the last is -1 when unknown. In
     ``stopped`` of all ``looks`` a signal had stopped the process; ``resumed`` is how often it went
-    on behind one.
+    on behind one. In ``demand_over_ns``, all its threads together ran, or waited to run, for
+    ``demand_ns``, and those that did so for a thirtieth of the time were there for ``busy_ns``; it
+    may run on so many ``cores``, 0 when unknown.
     """
 
     pid: int = 0
@@ -59,6 +61,10 @@ class CpuRecord(msgspec.Struct, kw_only=True):
     looks: int = 0
     stopped: int = 0
     resumed: int = 0
+    demand_ns: int = 0
+    busy_ns: int = 0
+    demand_over_ns: int = 0
+    cores: int = 0
 
 
 class GarbageRecord(msgspec.Struct, kw_only=True):

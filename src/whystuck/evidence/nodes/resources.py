@@ -67,7 +67,9 @@ class CpuSeries:
     """What processors the main thread of a rank got, the oldest point first.
 
     In ``stopped`` of all ``looks`` a signal had stopped the process; ``resumed`` is how often it
-    went on behind one.
+    went on behind one. In ``demand_over_ns``, all its threads together ran, or waited to run, for
+    ``demand_ns``, and those that did so for a thirtieth of the time were there for ``busy_ns``; it
+    may run on so many ``cores``, 0 when unknown.
     """
 
     rank: int
@@ -79,6 +81,20 @@ class CpuSeries:
     looks: int = 0
     stopped: int = 0
     resumed: int = 0
+    demand_ns: int = 0
+    busy_ns: int = 0
+    demand_over_ns: int = 0
+    cores: int = 0
+
+    @property
+    def demand(self) -> float:
+        """How many of its threads ran, or waited to run, at a time; 0 when unknown."""
+        return self.demand_ns / self.demand_over_ns if self.demand_over_ns else 0.0
+
+    @property
+    def busy_threads(self) -> float:
+        """How many of its threads have something to do now and then; 0 when unknown."""
+        return self.busy_ns / self.demand_over_ns if self.demand_over_ns else 0.0
 
 
 class GarbagePoint(NamedTuple):

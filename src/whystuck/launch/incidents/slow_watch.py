@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from whystuck.collect.processes.cpu import CpuTracker
 from whystuck.collect.processes.garbage import GarbageTracker
 from whystuck.evidence.finding import Finding, Report, Severity
-from whystuck.evidence.nodes.resources import GarbagePoint, GarbageSeries
 from whystuck.launch.background import describe_fault
 from whystuck.launch.incidents.keeper import IncidentKeeper
 from whystuck.launch.processes.rank_table import RankTable
@@ -43,6 +43,7 @@ class SlowWatch:
     keeper: IncidentKeeper
     table: RankTable
     note: Callable[[str], None]
+    cpu: CpuTracker
     garbage: GarbageTracker
     _due_s: float = 0.0
     _has_looked: bool = False
@@ -111,12 +112,10 @@ class SlowWatch:
         present = [path for path in paths if path.exists()]
         if len(processes) < 2 or not present:  # noqa: PLR2004 - nobody to compare
             return None
-        garbage = tuple(
-            GarbageSeries(one.rank, one.pid, tuple(GarbagePoint(*point) for point in record.points))
-            for one in processes
-            if (record := self.garbage.find(one.pid)) is not None
-        )
-        return judge_pace(present, [one.rank for one in processes], self.table.node, garbage)
+        pids = {one.rank: one.pid for one in processes}
+        cpu = {rank: one for rank, pid in pids.items() if (one := self.cpu.find(pid))}
+        garbage = {rank: seen for rank, pid in pids.items() if (seen := self.garbage.find(pid))}
+        return judge_pace(present, pids, self.table.node, cpu, garbage)
 
     def _tell(self, found: Finding) -> None:
         try:

@@ -38,6 +38,11 @@ class CpuStarved(Rule):
     for a fifth of the time while a quota stops them for a quarter. Of the `measures`, `wait_share`
     is the share of the time in the run queue, `throttled_share` that of the quota.
 
+    Every ten seconds, it reads the same of all threads. The ranks of a node are named whose threads
+    want to run on 2.5 times as many cores as there are (`demand`), where eight threads or more of
+    each have something to do, as with an `OMP_NUM_THREADS` that is too high. Who of them is late is
+    a matter of luck then.
+
     It also reads the state of each rank. One that a signal had stopped in a fifth of the looks, and
     that went on three times, is named: something sends it SIGSTOP and SIGCONT in turns
     (`stopped_share`), such as a tool that limits processor time or suspends jobs.
@@ -81,6 +86,11 @@ class CpuStarved(Rule):
         if found.throttled_share:
             share = f"{found.throttled_share:.0%} of the time"
             how = f"the CPU quota of the cgroup stops {'it' if is_one else 'them'} {share}"
+        if found.demand:
+            how = (
+                f"{found.demand:.0f} of their threads want to run at a time, on "
+                f"{found.shares[0].cores} cores"
+            )
         if found.stopped_share:
             who_is = "it is" if is_one else "they are"
             how = (
@@ -111,6 +121,9 @@ class CpuStarved(Rule):
                 "throttled_share": round(found.throttled_share, 4),
                 "stopped_share": round(found.stopped_share, 4),
                 "lost_share": round(found.lost_share, 4),
+                "demand": round(found.demand, 1),
             },
         )
-        return replace(finding, remedies=[_SIGNALS]) if found.stopped_share else finding
+        if found.stopped_share:
+            return replace(finding, remedies=[_SIGNALS])
+        return replace(finding, remedies=self.remedies[1:]) if found.demand else finding
