@@ -27,6 +27,25 @@ for step in range(120):
     dist.all_reduce(torch.ones(4))
 """
 
+# Four ranks with eight threads each on two cores.
+CROWDED = """
+import os, time
+import torch, torch.distributed as dist
+os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:2])
+dist.init_process_group("gloo")
+torch.set_num_threads(8)
+one, other = torch.randn(512, 512), torch.randn(512, 512)
+end = torch.tensor(time.time() + 40)
+dist.broadcast(end, 0)
+while True:
+    for _ in range(4):
+        one @ other
+    over = torch.tensor(float(time.time() > end))
+    dist.all_reduce(over)
+    if over:
+        break
+"""
+
 
 @pytest.fixture
 def throttled() -> Iterator[Path]:
@@ -62,3 +81,19 @@ def test_rank_with_a_cpu_quota_is_named_with_its_cgroup(tmp_path: Path, throttle
     assert finding["details"]["cgroup"] == f"/{throttled.name}"
     assert finding["measures"]["throttled_share"] > 0.25
     assert finding["victims"]["ranks"] == "0"
+
+
+@pytest.mark.slow
+def test_ranks_with_more_threads_than_cores_are_told_of_together(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(CROWDED + END)
+    done = run_whystuck(
+        "run", "--no-agent", "--evidence", "ev", "--", *torchrun(4, script),
+        cwd=tmp_path, environment={"OMP_NUM_THREADS": "8"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr.decode()
+    report = json.loads((tmp_path / "ev/incidents/000/report.json").read_text())
+
+    (finding,) = report["findings"]
+    assert (finding["code"], finding["culprits"]["ranks"]) == ("S306", [0, 1, 2, 3])
+    assert "OMP_NUM_THREADS" in finding["remedies"][0]
