@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -84,3 +85,20 @@ def test_process_that_is_gone_tells_nothing() -> None:
         pass
 
     assert _look(pid, address, iter(range(1, 5))).find(pid).points == []  # type: ignore[union-attr]
+
+
+def test_process_that_may_not_be_read_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel with Yama writes a line about each attempt."""
+    with _process(1000, FULL) as (pid, address):
+        tries: list[str] = []
+
+        def refuse(path: str, flags: int) -> int:
+            tries.append(path)
+            raise PermissionError(path, flags)
+
+        monkeypatch.setattr(os, "open", refuse)
+        record = _look(pid, address, iter(range(1, 9))).find(pid)
+
+    assert tries == [f"/proc/{pid}/mem"]
+    assert record is not None
+    assert record.points == []

@@ -52,7 +52,11 @@ class _RankGarbage:
                 return
             self.next_ask_s = now_s + _ASK_EVERY_S
             self.address = self.find_address(self.pid)
-        state = _read_state(self.pid, self.address) if self.address > 0 else None
+        try:
+            state = _read_state(self.pid, self.address) if self.address > 0 else None
+        except PermissionError:
+            self.address = -1  # each attempt may be a line in the kernel's log
+            return
         if state is None:
             return
         full, is_running = state[_FULL], state[_IS_RUNNING]
@@ -106,8 +110,11 @@ class GarbageTracker(Tracker[_RankGarbage]):
 
 
 def _read_state(pid: int, address: int) -> tuple[int, ...] | None:
+    """Return what is there, None when the process is gone; raises PermissionError."""
     try:
         descriptor = os.open(f"/proc/{pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
+    except PermissionError:
+        raise
     except OSError:
         return None
     try:
