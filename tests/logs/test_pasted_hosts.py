@@ -36,3 +36,53 @@ def test_card_that_tells_of_a_change_is_well(tmp_path: Path, note: str) -> None:
 
     report = say(tmp_path, lines[0], *lines[2:])
     assert not [item for item in report.findings if "n1" in item.culprits.nodes]
+
+
+JOIN = (
+    "{0}: I0306 10:00:05.002000 7012 torch/distributed/elastic/rendezvous/dynamic_rendezvous.py"
+    ":1037] The node '{0}_7012_0' {1} of the rendezvous 'g4'."
+)
+IPV6 = (
+    "{0}: [W306 10:00:09.414003118 socket.cpp:752] [c10d] The IPv6 network addresses of (b01, "
+    "29400) cannot be retrieved (gai error: -2 - Name or service not known)."
+)
+GIVEN_UP = "{0}: torch.distributed.elastic.rendezvous.api.RendezvousTimeoutError"
+SETUP = ["b03: ++ source /shared/env/bin/activate", "b03: ++ python -c 'import torch'"]
+
+
+def test_host_that_never_came_to_the_rendezvous_is_named(tmp_path: Path) -> None:
+    came = ["b01", "b02", "b04"]
+    joins = [JOIN.format(host, "attempts to join the next round") for host in came[:2]]
+    joins.append(JOIN.format("b04", "has joined round 0"))
+    warnings = [IPV6.format(host) for host in came[1:]]
+    ends = [GIVEN_UP.format(host) for host in came]
+
+    finding = first_of(say(tmp_path, *joins, *warnings, *SETUP, *ends))
+    assert (finding.code, finding.culprits.nodes) == ("H121", ["b03"])
+
+    finding = first_of(say(tmp_path, *joins, *warnings, *ends))
+    assert (finding.code, finding.culprits.nodes) == ("H121", [])
+    assert "resolved" not in finding.summary
+
+
+RESTART = [
+    "E0306 02:11:44.801000 301 torch/distributed/elastic/multiprocessing/api.py:874] failed "
+    "(exitcode: -6) local_rank: 2 (pid: 378) of binary: /usr/bin/python3",
+    "I0306 02:11:44.803000 301 torch/distributed/elastic/agent/server/api.py:889] [default] Worker "
+    "group FAILED. 3/3 attempts left; will restart worker group",
+    "I0306 02:12:16.440000 301 torch/distributed/elastic/agent/server/api.py:525] [default] "
+    "Rendezvous complete for workers. Result:",
+    "  restart_count=1",
+    *[f"[02:{minute}:00] step {6000 + minute} loss 2.0{minute}" for minute in range(13, 50)],
+    "$ dmesg -T | tail -2     # a07",
+]
+XID = (
+    "[{0} 2026] NVRM: Xid (PCI:0000:a1:00): 31, pid=88214, name=python3, Ch 00000008, intr "
+    "00000000. MMU Fault: ENGINE GRAPHICS GPC3 GPCCLIENT_T1_2 faulted @ 0x7f20_11000000."
+)
+
+
+def test_what_a_driver_wrote_weeks_before_the_job_is_past(tmp_path: Path) -> None:
+    report = say(tmp_path, *RESTART, XID.format("Mon Feb  2 11:02:13"))
+
+    assert report.findings == []

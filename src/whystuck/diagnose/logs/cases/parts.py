@@ -26,6 +26,9 @@ WAITS = (
     "nccl.unique_id",
 )
 
+# What launchers and torch print from the start of a job on. Clocks of two zones differ by a day.
+_OF_JOB = ("elastic.", "c10d.", "nccl.", "torch.")
+_EPOCH_NS, _DAYS_NS = 946_684_800_000_000_000, 48 * 3_600_000_000_000
 _PLACES = 3
 _SIGABRT, _SENT = 6, {9, 15}
 # What a line holds between quotes is data that somebody prints, not what happened.
@@ -65,6 +68,18 @@ def is_said(event: LogEvent) -> bool:
         return True
     before = text[: found.start()]
     return before.count('"') % 2 == 0 and before.count("`") % 2 == 0
+
+
+def is_before_job(view: LogView, event: LogEvent) -> bool:
+    """Tell whether a driver wrote a line days before the first that is known of the job."""
+    if event.time is None or event.time.ns < _EPOCH_NS or not event.signature.startswith("xid."):
+        return False
+    begins = [
+        one.time.ns
+        for one in (*view.earlier, *view.events)
+        if one.time is not None and one.signature.startswith(_OF_JOB) and not one.is_past
+    ]
+    return bool(begins) and min(begins) - event.time.ns > _DAYS_NS
 
 
 def find_time(*items: Iterable[LogEvent | PythonException | ExitRecord]) -> LogTime | None:

@@ -12,6 +12,7 @@ from whystuck.diagnose.logs.cases.parts import (
     find_exceptions,
     find_sole_abort,
     find_time,
+    is_before_job,
     is_said,
     list_ranks,
     place_exceptions,
@@ -39,7 +40,7 @@ _SYNCHRONOUS = "CUDA_LAUNCH_BLOCKING=1"
 def make_device_fault(view: LogView) -> Iterator[Case]:
     """Make the case of ranks whose device code failed by itself."""
     told = [event for event in view.list_events(codes.DEVICE_FAULT, "cause") if is_said(event)]
-    events = _leave_out_older(view, told)
+    events = [one for one in _leave_out_older(view, told) if not is_before_job(view, one)]
     trapped = frozenset(list_ranks(view.list_signatures(*_TRAPS)))
     own = [
         event

@@ -12,6 +12,7 @@ from whystuck.diagnose.logs.cases.devices.driver import find_told_ranks, make_to
 from whystuck.diagnose.logs.cases.parts import (
     find_exceptions,
     find_time,
+    is_before_job,
     is_said,
     list_first,
     list_ranks,
@@ -70,7 +71,9 @@ def make_hardware(view: LogView) -> Iterator[Case]:
     told = [
         event
         for event in view.list_events(codes.HARDWARE_ERROR, "cause")
-        if is_said(event) and (view.is_of_machine(event) or _is_machine_line(event))
+        if is_said(event)
+        and (view.is_of_machine(event) or _is_machine_line(event))
+        and not is_before_job(view, event)
     ]
     by_node: dict[str, list[LogEvent]] = {}
     for event in told:
@@ -218,11 +221,13 @@ def _weigh(view: LogView, trouble: _Trouble, ranks: frozenset[int], reach: froze
     if all(felt is False for felt in felts) or is_before_boot(view, trouble.events):
         return ALOOF
     hit, told = ranks or reach, view.told_ranks
-    if any(event.rank in hit and _is_device_sign(event) for event in view.events):
+    cards = () if trouble.bus else (trouble.node,)
+    if any(
+        (event.rank in hit and _is_device_sign(event)) or _is_card_event(event, *cards)
+        for event in view.events
+    ):
         return LINKED
     if any(item.rank in hit and _DEVICE_WORDS.search(item.message) for item in view.exceptions):
-        return LINKED
-    if not trouble.bus and any(_is_card_event(event, trouble.node) for event in view.events):
         return LINKED
     if _list_ended(view, trouble) or any(item.rank in ranks and item.signal for item in view.exits):
         return LINKED
