@@ -66,12 +66,18 @@ def test_host_that_never_came_to_the_rendezvous_is_named(tmp_path: Path) -> None
 
 
 RESTART = [
-    "E0306 02:11:44.801000 301 torch/distributed/elastic/multiprocessing/api.py:874] failed "
-    "(exitcode: -6) local_rank: 2 (pid: 378) of binary: /usr/bin/python3",
-    "I0306 02:11:44.803000 301 torch/distributed/elastic/agent/server/api.py:889] [default] Worker "
-    "group FAILED. 3/3 attempts left; will restart worker group",
-    "I0306 02:12:16.440000 301 torch/distributed/elastic/agent/server/api.py:525] [default] "
-    "Rendezvous complete for workers. Result:",
+    (
+        "E0306 02:11:44.801000 301 torch/distributed/elastic/multiprocessing/api.py:874] failed "
+        "(exitcode: -6) local_rank: 2 (pid: 378) of binary: /usr/bin/python3"
+    ),
+    (
+        "I0306 02:11:44.803000 301 torch/distributed/elastic/agent/server/api.py:889] [default] Worker "
+        "group FAILED. 3/3 attempts left; will restart worker group"
+    ),
+    (
+        "I0306 02:12:16.440000 301 torch/distributed/elastic/agent/server/api.py:525] [default] "
+        "Rendezvous complete for workers. Result:"
+    ),
     "  restart_count=1",
     *[f"[02:{minute}:00] step {6000 + minute} loss 2.0{minute}" for minute in range(13, 50)],
     "$ dmesg -T | tail -2     # a07",
