@@ -65,19 +65,17 @@ def test_host_that_never_came_to_the_rendezvous_is_named(tmp_path: Path) -> None
     assert "resolved" not in finding.summary
 
 
+_ELASTIC = "0306 02:1{0} 301 torch/distributed/elastic/{1}.py:874] {2}"
 RESTART = [
-    (
-        "E0306 02:11:44.801000 301 torch/distributed/elastic/multiprocessing/api.py:874] failed "
-        "(exitcode: -6) local_rank: 2 (pid: 378) of binary: /usr/bin/python3"
-    ),
-    (
-        "I0306 02:11:44.803000 301 torch/distributed/elastic/agent/server/api.py:889] [default] Worker "
-        "group FAILED. 3/3 attempts left; will restart worker group"
-    ),
-    (
-        "I0306 02:12:16.440000 301 torch/distributed/elastic/agent/server/api.py:525] [default] "
-        "Rendezvous complete for workers. Result:"
-    ),
+    "E"
+    + _ELASTIC.format("1:44.801000", "multiprocessing/api", "failed (exitcode: -6) ")
+    + "local_rank: 2 (pid: 378) of binary: /usr/bin/python3",
+    "I"
+    + _ELASTIC.format("1:44.803000", "agent/server/api", "[default] Worker group FAILED. ")
+    + "3/3 attempts left; will restart worker group",
+    "I"
+    + _ELASTIC.format("2:16.440000", "agent/server/api", "[default] Rendezvous complete for ")
+    + "workers. Result:",
     "  restart_count=1",
     *[f"[02:{minute}:00] step {6000 + minute} loss 2.0{minute}" for minute in range(13, 50)],
     "$ dmesg -T | tail -2     # a07",
