@@ -90,3 +90,94 @@ def test_what_a_driver_wrote_weeks_before_the_job_is_past(tmp_path: Path) -> Non
     report = say(tmp_path, *RESTART, XID.format("Mon Feb  2 11:02:13"))
 
     assert report.findings == []
+
+
+STALE = "{0}: [rank{1}]: OSError: [Errno 116] Stale file handle: '/nfs/ds/shards/train-{1}.tar'"
+CLOSED = "{0}: [rank{1}]: socketProgress: Connection closed by remote peer {2}<50233>"
+
+
+def test_host_that_alone_lost_its_files_is_named(tmp_path: Path) -> None:
+    others = [CLOSED.format("k4", 0, "k6"), CLOSED.format("k5", 11, "k6")]
+    here = [STALE.format("k6", rank) for rank in (17, 18, 22)]
+
+    finding = first_of(say(tmp_path, *here, *others))
+    assert (finding.code, finding.culprits.nodes) == ("H116", ["k6"])
+
+    report = say(tmp_path, *here, STALE.format("k5", 11), *others)
+    assert not {node for one in report.findings for node in one.culprits.nodes}
+
+
+EVICTED = (
+    "s-13: [Fri Mar  6 20:16:31 2026] LustreError: 167-0: scratch2-OST0011-osc-ffff9c3: This client"
+    " was evicted by scratch2-OST0011; in progress operations using this service will fail."
+)
+
+
+def test_host_that_was_evicted_is_named_for_the_ranks_of_a_failed_save(tmp_path: Path) -> None:
+    report = say(
+        tmp_path,
+        "s-15: [rank56]: RuntimeError: [../third_party/gloo/gloo/transport/tcp/unbound_buffer.cc:81]"
+        " Timed out waiting 1800000ms for recv operation to complete",
+        "s-08: [rank0]: torch.distributed.checkpoint.api.CheckpointException: CheckpointException "
+        "ranks:dict_keys([40, 41, 42, 43])",
+        "s-08: [rank0]: Traceback (most recent call last): (RANK 40)",
+        "s-08: [rank0]: OSError: [Errno 5] Input/output error",
+        "s-09: [rank9]: RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:534] "
+        "Connection closed by peer [10.11.0.8]:40188",
+        EVICTED,
+    )
+
+    assert first_of(report).culprits.nodes == ["s-13"]
+
+
+SRUN = [
+    "5: Loading checkpoint shards: 100%|####| 30/30 [02:11<00:00,  4.37s/it]",
+    "6: Loading checkpoint shards:  87%|###| 26/30 [01:58<00:18,  4.60s/it]",
+    "0: Loading checkpoint shards: 100%|####| 30/30 [01:44<00:00,  3.48s/it]",
+    "slurmstepd: error: Detected 2 oom_kill events in StepId=91.0.",
+]
+
+
+@pytest.mark.parametrize(("tasks", "ranks"), [("tasks 6-7", []), ("task 6", [6])])
+def test_host_is_named_whose_memory_several_tasks_used_up(
+    tmp_path: Path, tasks: str, ranks: list[int]
+) -> None:
+    ends = [f"srun: error: g2: {tasks}: Out Of Memory", "srun: error: g1: tasks 0-3: Exited with 1"]
+
+    finding = first_of(say(tmp_path, *SRUN, *ends))
+
+    assert (finding.code, finding.culprits.nodes) == ("C202", ["g2"])
+    assert finding.culprits.ranks == ranks
+
+
+def test_abort_of_a_watchdog_is_no_crash_beside_what_was_before(tmp_path: Path) -> None:
+    finding = first_of(
+        say(
+            tmp_path,
+            "terminate called after throwing an instance of 'c10::DistBackendError'",
+            "  what():  [PG ID 1 PG GUID 5 Rank 4] Process group watchdog thread terminated with "
+            "exception: NCCL error: remote process exited or there was a network error",
+            "Fatal Python error: Aborted",
+            "",
+            "Thread 0x00007f1f2bfff640 (most recent call first):",
+            '  File "/usr/lib/python3.11/threading.py", line 331 in wait',
+            '  File "/opt/pt/lib/python3.11/site-packages/tqdm/_monitor.py", line 60 in run',
+            "[rank11]: Traceback (most recent call last):",
+            '[rank11]:   File "/opt/pt/app/loss.py", line 22, in forward',
+            "[rank11]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 11.05 GiB. ",
+        )
+    )
+
+    assert (finding.code, finding.culprits.ranks) == ("C206", [11])
+
+
+def test_full_shared_memory_and_the_bus_error_of_a_worker_are_one(tmp_path: Path) -> None:
+    report = say(
+        tmp_path,
+        "localhost: [rank3]: RuntimeError: DataLoader worker (pid 18) is killed by signal: Bus "
+        "error. It is possible that dataloader's workers are out of shared memory.",
+        "[2026-03-06 07:15:47,780] [ERROR] [launch.py:325:sigkill_handler] ['python', '-u', 'a.py',"
+        " '--local_rank=3'] exits with return code = -7",
+    )
+
+    assert [item.code for item in report.findings] == ["C210"]
