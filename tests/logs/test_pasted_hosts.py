@@ -101,7 +101,7 @@ def test_host_that_alone_lost_its_files_is_named(tmp_path: Path) -> None:
     here = [STALE.format("k6", rank) for rank in (17, 18, 22)]
 
     finding = first_of(say(tmp_path, *here, *others))
-    assert (finding.code, finding.culprits.nodes) == ("H116", ["k6"])
+    assert (finding.code, finding.culprits.nodes) == ("C204", ["k6"])
 
     report = say(tmp_path, *here, STALE.format("k5", 11), *others)
     assert not {node for one in report.findings for node in one.culprits.nodes}
@@ -116,8 +116,8 @@ EVICTED = (
 def test_host_that_was_evicted_is_named_for_the_ranks_of_a_failed_save(tmp_path: Path) -> None:
     report = say(
         tmp_path,
-        "s-15: [rank56]: RuntimeError: [../third_party/gloo/gloo/transport/tcp/unbound_buffer.cc:81]"
-        " Timed out waiting 1800000ms for recv operation to complete",
+        "s-15: [rank56]: RuntimeError: [../third_party/gloo/transport/tcp/unbound_buffer.cc:81] "
+        "Timed out waiting 1800000ms for recv operation to complete",
         "s-08: [rank0]: torch.distributed.checkpoint.api.CheckpointException: CheckpointException "
         "ranks:dict_keys([40, 41, 42, 43])",
         "s-08: [rank0]: Traceback (most recent call last): (RANK 40)",

@@ -77,7 +77,7 @@ def is_before_job(view: LogView, event: LogEvent) -> bool:
     begins = [
         one.time.ns
         for one in (*view.earlier, *view.events)
-        if one.time is not None and one.signature.startswith(_OF_JOB) and not one.is_past
+        if one.time is not None and one.signature.startswith(_OF_JOB)
     ]
     return bool(begins) and min(begins) - event.time.ns > _DAYS_NS
 

@@ -1,4 +1,4 @@
-"""H116 of ranks that lost a file system: those of one host alone did, so that host lost it."""
+"""C204 of ranks that lost a file system: those of one host alone did, so that host lost it."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def make_stale_files(view: LogView) -> Iterator[Case]:
     who = f"; {name_ranks(sorted(ranks))} failed there" if ranks else ""
     told = f": {here[0].text.strip()[:120]}" if here else ""
     yield Case(
-        code=codes.STORAGE_STALLED,
+        code=codes.PYTHON_EXCEPTION,
         summary=f"{node} lost a file system that other hosts have{who}{told}",
         tier=_TIER,
         nodes=(node,),
@@ -61,12 +61,18 @@ def make_stale_files(view: LogView) -> Iterator[Case]:
         lines=(*errors[:2], *here, *reports, *errors[2:])[:_MAX_LINES],
         exceptions=raised[:_MAX_LINES],
         time=find_time(here, errors),
-        details={"mount": "", "fs_type": "", "path": "", "state": ""},
+        details=dict(zip(("exception", "message"), _part(errors[0]), strict=True)),
         remedies=(
             f"ssh {node} 'dmesg -T | grep -i -e nfs -e lustre; mount'   # and mount it again",
         ),
         scope=frozenset(ranks),
     )
+
+
+def _part(event: LogEvent) -> tuple[str, str]:
+    """Part what a line says was raised into its type and its message."""
+    kind, _, message = event.text.strip().partition(": ")
+    return kind, message
 
 
 def _find_node(view: LogView, errors: list[LogEvent]) -> str:
