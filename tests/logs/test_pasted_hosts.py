@@ -150,6 +150,12 @@ def test_host_is_named_whose_memory_several_tasks_used_up(
     assert finding.culprits.ranks == ranks
 
 
+def test_srun_alone_tells_whose_memory_was_used_up(tmp_path: Path) -> None:
+    finding = first_of(say(tmp_path, *SRUN[:3], "srun: error: g2: tasks 6-7: Out Of Memory"))
+
+    assert (finding.code, finding.culprits.nodes) == ("C202", ["g2"])
+
+
 def test_abort_of_a_watchdog_is_no_crash_beside_what_was_before(tmp_path: Path) -> None:
     finding = first_of(
         say(

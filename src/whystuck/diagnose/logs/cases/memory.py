@@ -198,7 +198,8 @@ def _advise(node: str, limits: list[LogEvent]) -> tuple[str, ...]:
 
 def _make_slurm(view: LogView) -> Iterator[Case]:
     events = list(view.list_signatures("slurm.oom"))
-    if not events:
+    ends = tuple(item for item in view.exits if item.reason == _TASK_REASON and item.rank >= 0)
+    if not events and not ends:
         return
     ranks: set[int] = set()
     for event in events:
@@ -206,7 +207,6 @@ def _make_slurm(view: LogView) -> Iterator[Case]:
             ranks |= parse_ranks(match[1])
     telling = sorted(events, key=lambda event: _TASK.search(event.text) is None)
     nodes = {event.node for event in telling if event.node and _TASK.search(event.text)}
-    ends = tuple(item for item in view.exits if item.reason == _TASK_REASON and item.rank >= 0)
     ranks |= {item.rank for item in ends}
     nodes |= {item.node for item in ends} - {""}
     # Tasks share the memory of their host: who of several was killed is chance.
@@ -224,7 +224,7 @@ def _make_slurm(view: LogView) -> Iterator[Case]:
         scope=frozenset(ranks),
         lines=tuple(telling),
         exits=ends,
-        time=find_time(telling),
+        time=find_time(telling, ends),
         confidence=Confidence.CERTAIN if ranks else Confidence.LIKELY,
         remedies=(
             f"compare use and limit: `sacct -j {job} --format=JobID,State,MaxRSS,ReqMem,NodeList`",
