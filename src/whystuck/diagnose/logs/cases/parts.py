@@ -70,16 +70,27 @@ def is_said(event: LogEvent) -> bool:
     return before.count('"') % 2 == 0 and before.count("`") % 2 == 0
 
 
-def is_before_job(view: LogView, event: LogEvent) -> bool:
-    """Tell whether a driver wrote a line days before the first that is known of the job."""
-    if event.time is None or event.time.ns < _EPOCH_NS or not event.signature.startswith("xid."):
-        return False
-    begins = [
-        one.time.ns
-        for one in (*view.earlier, *view.events)
-        if one.time is not None and one.signature.startswith(_OF_JOB)
+def drop_before_job(view: LogView, events: Sequence[LogEvent]) -> list[LogEvent]:
+    """Leave out what drivers wrote days before the first line that is known of the job.
+
+    Where the job failed, its failures tell what it felt.
+    """
+    of_job = [one for one in (*view.earlier, *view.events) if one.signature.startswith(_OF_JOB)]
+    has_failed = any(
+        one.role != "context" and one.attempt >= view.last_attempt and not one.is_past
+        for one in of_job
+    )
+    has_failed |= bool(view.exceptions) or any(one.code or one.signal for one in view.exits)
+    begun_ns = min((one.time.ns for one in of_job if one.time is not None), default=0)
+    if has_failed or not begun_ns:
+        return list(events)
+    return [
+        one
+        for one in events
+        if not one.signature.startswith("xid.")
+        or one.time is None
+        or not _EPOCH_NS < one.time.ns < begun_ns - _DAYS_NS
     ]
-    return bool(begins) and min(begins) - event.time.ns > _DAYS_NS
 
 
 def find_time(*items: Iterable[LogEvent | PythonException | ExitRecord]) -> LogTime | None:

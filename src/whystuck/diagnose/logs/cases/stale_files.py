@@ -76,10 +76,13 @@ def _part(event: LogEvent) -> tuple[str, str]:
 
 
 def _find_node(view: LogView, errors: list[LogEvent]) -> str:
-    """Return the one host of several on which several files or ranks met the error."""
+    """Return the one host of several on which several files were gone.
+
+    What all its ranks raised in the same words is a case of its own.
+    """
     nodes = {event.node or view.node_by_rank.get(event.rank, "") for event in errors}
-    writers = {(event.rank, event.row) for event in errors}
-    is_one = len(nodes) == 1 and len(writers) >= _SEVERAL and len(view.hosts - {""}) >= _SEVERAL
+    texts = {event.text.strip() for event in errors}
+    is_one = len(nodes) == 1 and len(texts) >= _SEVERAL and len(view.hosts - {""}) >= _SEVERAL
     return nodes.pop() if is_one else ""
 
 

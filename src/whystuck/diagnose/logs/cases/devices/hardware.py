@@ -10,9 +10,9 @@ from typing import Any
 from whystuck.diagnose import codes
 from whystuck.diagnose.logs.cases.devices.driver import find_told_ranks, make_told_by_driver
 from whystuck.diagnose.logs.cases.parts import (
+    drop_before_job,
     find_exceptions,
     find_time,
-    is_before_job,
     is_said,
     list_first,
     list_ranks,
@@ -71,10 +71,9 @@ def make_hardware(view: LogView) -> Iterator[Case]:
     told = [
         event
         for event in view.list_events(codes.HARDWARE_ERROR, "cause")
-        if is_said(event)
-        and (view.is_of_machine(event) or _is_machine_line(event))
-        and not is_before_job(view, event)
+        if is_said(event) and (view.is_of_machine(event) or _is_machine_line(event))
     ]
+    told = drop_before_job(view, told)
     by_node: dict[str, list[LogEvent]] = {}
     for event in told:
         if event.kind != "node_failure":
