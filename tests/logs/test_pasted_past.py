@@ -41,3 +41,26 @@ def test_rank_whose_line_the_log_lacks_is_not_named(tmp_path: Path) -> None:
     for lines in (half, unseen):
         report = say(tmp_path, *lines)
         assert not {rank for one in report.findings for rank in one.culprits.ranks}
+
+
+ENGINE = BACKWARD.replace(
+    "    backward (torch/autograd", "    _engine_run_backward (torch/autograd"
+)
+
+
+def test_rank_in_a_barrier_beside_backward_of_the_next_step_is_named(tmp_path: Path) -> None:
+    finding = first_of(say(tmp_path, *paste(BARRIER, ENGINE, ENGINE, ENGINE, waiting=())))
+
+    assert (finding.code, finding.culprits.ranks) == ("H101", [0])
+
+
+def test_rank_in_the_backward_of_all_whose_line_is_missing_is_not_named(tmp_path: Path) -> None:
+    report = say(tmp_path, *paste(ENGINE, ENGINE, ENGINE, ENGINE, waiting=(0, 1, 2)))
+
+    assert not {rank for one in report.findings for rank in one.culprits.ranks}
+
+
+def test_rank_alone_in_backward_is_still_late(tmp_path: Path) -> None:
+    finding = first_of(say(tmp_path, *paste(ENGINE, BARRIER, BARRIER, BARRIER, waiting=())))
+
+    assert (finding.code, finding.culprits.ranks) == ("H101", [0])

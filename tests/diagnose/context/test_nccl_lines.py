@@ -76,6 +76,24 @@ def test_sockets_everywhere_with_a_reason(tmp_path: Path) -> None:
     assert finding.culprits.nodes == []
 
 
+def test_hosts_that_used_more_in_another_run_are_no_others(tmp_path: Path) -> None:
+    slow = change("Using network IB", "NET/IB : No device found.", "Using network Socket")
+    short = ("NET/IB : No device found.",)
+    report = report_of(tmp_path, slow, slow, short, (*slow, *HEALTHY))
+    finding = find(report, "N427")
+
+    assert finding.culprits.nodes == []
+    assert "in another run: it found no InfiniBand" in finding.summary
+
+
+def test_host_without_devices_is_one_of_those_that_send_over_sockets(tmp_path: Path) -> None:
+    slow = change("Using network IB", "NET/IB : No device found.", "Using network Socket")
+    short = ("NET/IB : No device found.",)
+    finding = find(report_of(tmp_path, slow, HEALTHY, short, HEALTHY), "N427")
+
+    assert finding.culprits.nodes == ["n0", "n2"]
+
+
 def test_sockets_without_a_sign_of_more_are_fine(tmp_path: Path) -> None:
     plain = change("NET/IB : Using", "Using network Socket")
     plain = tuple(text for text in plain if text != "Using network IB")

@@ -54,6 +54,8 @@ FORMS = {
     rf"|\[(?P<kernel_host>{HOST})[:/ ](?:dmesg|kern(?:el|\.log)?|syslog)\]:? ?",
     "local": r"\[[A-Za-z_][\w-]{0,30}?(?P<local_number>\d{1,4})\]: ?",
     "task": r" {0,5}(?P<task_number>\d{1,6}): ",
+    # DeepSpeed's launcher, before lines of this host
+    "here": r"localhost: (?=\[)",
     "pod": r"\[pod/(?P<pod_name>[\w.-]+)/[\w.-]+\] ?",
     "ray": r"\((?:(?P<ray_name>[A-Za-z]\w*(?: [A-Z]P\d{1,4}){0,4}),? )?"
     r"(?:rank=(?P<ray_rank>\d{1,7}) )?(?:pid=(?P<ray_pid>\d{1,18})"
@@ -75,7 +77,7 @@ STARTS = {
     "|": "rank level_field",
     "0": "found captured cri journal iso console gathered slashed kmsg stream task nccl",
     "r": "found console gathered rank stream nccl",
-    "a": "found syslog ctime console gathered facility glog stream nccl ascend",
+    "a": "found syslog ctime console gathered facility glog stream here nccl ascend",
     "/": "found stream",
 }
 _PATHS = "./~@+=-"

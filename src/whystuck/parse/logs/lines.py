@@ -381,6 +381,7 @@ _TAKERS = {
     "level_field": _take_level,
     "rank": _take_rank,
     "stream": _take_stream,
+    "here": _take_stream,
     "worker": _take_worker,
     "mpi": _take_mpi,
     "seat": _take_seat,

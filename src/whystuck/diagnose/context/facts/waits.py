@@ -40,6 +40,7 @@ from whystuck.diagnose.context.ras_facts import Laggard, find_laggards
 from whystuck.diagnose.policy import Policy
 from whystuck.diagnose.shared import cached_property
 from whystuck.evidence.model import Evidence
+from whystuck.evidence.ops.collectives import Frame
 
 _BLOCKED = {Doing.COLLECTIVE, Doing.BACKWARD, Doing.JOINING, Doing.UNKNOWN}
 
@@ -190,7 +191,25 @@ class Waits:
         ):
             return False
         share = self.processes.activities[rank].cpu_share
-        return share is not None and share < self.policy.idle_cpu_share
+        if share is None:
+            return rank in self.in_backward_together
+        return share < self.policy.idle_cpu_share
+
+    @cached_property
+    def in_backward_together(self) -> frozenset[int]:
+        """Most ranks of pasted stacks that are at one line of backward: what they do there waits.
+
+        Nobody measured whether they compute; who is there alone may.
+        """
+        if not self.stacks.are_pasted:
+            return frozenset()
+        at: dict[Frame | None, set[int]] = {}
+        for rank, position in self.stacks.positions.items():
+            if position.doing is Doing.BACKWARD:
+                at.setdefault(position.user, set()).add(rank)
+        most = max(at.values(), key=len, default=set[int]())
+        is_most = 2 * len(most) > len(self.stacks.positions) > 1
+        return frozenset(most) if is_most else frozenset()
 
     @cached_property
     def targets_by_rank(self) -> dict[int, frozenset[int]]:

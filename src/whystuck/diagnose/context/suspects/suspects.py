@@ -47,6 +47,8 @@ class Suspects:
         if parted.first is not None or self.short_limit is not None:
             return ()
         soft = [item for item in self._elsewhere if not self._is_unmatched(item)]
+        if self._are_seen_apart:
+            soft = [item for item in soft if item.rank in facts.ranks.seen]
         if soft or facts.waits.waiting:
             # A rank that evidence shows elsewhere explains more than one nobody knows of.
             seen = [item for item in soft if item.rank in facts.ranks.seen] or soft
@@ -54,6 +56,16 @@ class Suspects:
         # Nobody waits, and yet nothing moves: all may be in the compiler, or at a silent mount.
         found = [item for rank in sorted(facts.ranks.all) if (item := explain_alone(facts, rank))]
         return tuple(found)
+
+    @cached_property
+    def _are_seen_apart(self) -> bool:
+        """Whether pasted stacks show most ranks in backward, and others wait elsewhere.
+
+        It is they who keep each other, whatever those do whose stacks nobody pasted.
+        """
+        waits = self.facts.waits
+        at = self.facts.stacks.positions.keys()
+        return bool(waits.in_backward_together) and waits.in_backward_together < at
 
     @cached_property
     def parting(self) -> Parting | None:

@@ -42,6 +42,7 @@ from whystuck.diagnose.logs.cases.reducer import make_reducer_errors
 from whystuck.diagnose.logs.cases.rendezvous import make_rendezvous
 from whystuck.diagnose.logs.cases.saves import make_slow_saves
 from whystuck.diagnose.logs.cases.slow_tables import make_starved, make_throttled
+from whystuck.diagnose.logs.cases.stale_files import make_stale_files
 from whystuck.diagnose.logs.cases.stopped import make_stopped
 from whystuck.diagnose.logs.cases.storage import make_silent_storage
 from whystuck.diagnose.logs.cases.stragglers import make_stragglers
@@ -82,6 +83,7 @@ MAKERS: tuple[Maker, ...] = (
     make_rendezvous,
     make_slow_saves,
     make_busy,
+    make_stale_files,
     make_silent_storage,
     make_process_states,
     make_elsewhere,

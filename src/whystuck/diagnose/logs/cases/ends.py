@@ -175,12 +175,16 @@ def make_crashes(view: LogView) -> Iterator[Case]:
     thrown = [event for event in events if event.signature == "crt.terminate"]
     said = {(event.artifact, event.row) for event in view.events if event.signature in _THROWN}
     is_own = any((event.artifact, event.row + 1) in said for event in thrown)
-    if is_own or any(_TORCH.search(event.text) for event in thrown):
+    is_thrown = is_own or any(_TORCH.search(event.text) for event in thrown)
+    if is_thrown:
         events = [event for event in events if event.signature != "crt.terminate"]
     ends = [item for item in view.exits if name_signal(item) in CRASH_SIGNALS]
     # torch aborts for reasons of its own: without a word of a crash, an abort is none.
     hard = [item for item in ends if name_signal(item) != "SIGABRT"]
-    fatals = _drop_torch_aborts(view, events)
+    if any(is_said(event) for event in view.list_signatures("py.shm_small", "nccl.shm")):
+        # A page of /dev/shm that is not there ends who touches it: the mistake is told as one.
+        hard = [item for item in hard if item.rank >= 0 or name_signal(item) != "SIGBUS"]
+    fatals = _drop_torch_aborts(view, events, is_thrown=is_thrown)
     if not (events or fatals or hard):
         return
     known = [*list_ranks(events), *(item.rank for item in fatals), *_list_named(view, events)]
@@ -212,10 +216,13 @@ def make_crashes(view: LogView) -> Iterator[Case]:
     )
 
 
-def _drop_torch_aborts(view: LogView, events: list[LogEvent]) -> tuple[FatalStack, ...]:
+def _drop_torch_aborts(
+    view: LogView, events: list[LogEvent], *, is_thrown: bool
+) -> tuple[FatalStack, ...]:
     """Return the fatal stacks but for torch's own aborts: of ranks that speak of a peer or limit.
 
-    A word of native code before it, or any other signal, makes it a crash.
+    A word of native code before it, or any other signal, makes it a crash. Where torch has thrown
+    for a peer, an abort that nobody signed is the end of that.
     """
     if any(item.signature in _ABORTS for item in events):
         return view.fatals
@@ -228,7 +235,8 @@ def _drop_torch_aborts(view: LogView, events: list[LogEvent]) -> tuple[FatalStac
     return tuple(
         item
         for item in view.fatals
-        if item.rank not in speaking or name_fatal(item.reason) != "SIGABRT"
+        if not (item.rank in speaking or (item.rank < 0 and is_thrown))
+        or name_fatal(item.reason) != "SIGABRT"
     )
 
 

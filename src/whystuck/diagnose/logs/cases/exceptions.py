@@ -109,18 +109,23 @@ def _list_stale(view: LogView) -> Iterator[LogEvent]:
 
 def _drop_collected(found: tuple[PythonException, ...]) -> tuple[PythonException, ...]:
     """Leave out what says that a checkpoint failed on ranks whose own exceptions are told."""
-    collected = {id(item): _list_named([item]) for item in found}
+    collected = {id(item): list_collected([item]) for item in found}
     own = {item.rank for item in found if not collected[id(item)]}
     return tuple(item for item in found if own.isdisjoint(collected[id(item)]))
 
 
-def _list_named(items: Iterable[PythonException]) -> tuple[int, ...]:
+def list_collected(items: Iterable[PythonException]) -> tuple[int, ...]:
     """Return the ranks that torch's checkpoints say have failed, as one rank prints it for all."""
+    told = (f"{one.type}: {one.message}" for item in items for one in (item, *item.origins))
+    return read_collected(told)
+
+
+def read_collected(texts: Iterable[str]) -> tuple[int, ...]:
+    """Return the ranks that texts of torch's checkpoints name."""
     found = set[int]()
-    for item in items:
-        for one in (item, *item.origins):
-            if match := _FAILED.search(f"{one.type}: {one.message}"):
-                found |= {int(rank) for rank in re.findall(r"\d{1,7}", match[1])}
+    for text in texts:
+        if match := _FAILED.search(text):
+            found |= {int(rank) for rank in re.findall(r"\d{1,7}", match[1])}
     return tuple(sorted(found))
 
 
@@ -128,7 +133,7 @@ def _find_who(view: LogView, group: Alike) -> _Who:
     """Tell whom an exception is about: the ranks that raised it, their host, or nobody."""
     printed = {(item.artifact, item.rank) for item in group.items}
     told = (item for item in view.exceptions if (item.artifact, item.rank) in printed)
-    named = _list_named((*group.items, *told))
+    named = list_collected((*group.items, *told))
     ranks = named or group.ranks
     if refusal := find_refusal(f"{group.type}: {group.message}"):
         return _Who(ranks, is_common=True, refusal=refusal)

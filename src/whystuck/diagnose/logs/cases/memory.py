@@ -35,6 +35,7 @@ _RANK_COMM = re.compile(r"python|^pt_|ray::|^torch|deepspeed")
 _LOADER_COMM = "pt_data"
 _UNKNOWN_END = "exited unexpectedly"
 _RAY_HOST = re.compile(r"at node \(ID: \w{1,80}, IP: ([\d.a-fA-F:]{2,45})\)")
+_TASK_REASON = "Out Of Memory"
 _SIGKILL = 9
 # A loader looks after its workers every few seconds.
 _SOON_NS = 300_000_000_000
@@ -197,7 +198,8 @@ def _advise(node: str, limits: list[LogEvent]) -> tuple[str, ...]:
 
 def _make_slurm(view: LogView) -> Iterator[Case]:
     events = list(view.list_signatures("slurm.oom"))
-    if not events:
+    ends = tuple(item for item in view.exits if item.reason == _TASK_REASON and item.rank >= 0)
+    if not events and not ends:
         return
     ranks: set[int] = set()
     for event in events:
@@ -205,16 +207,24 @@ def _make_slurm(view: LogView) -> Iterator[Case]:
             ranks |= parse_ranks(match[1])
     telling = sorted(events, key=lambda event: _TASK.search(event.text) is None)
     nodes = {event.node for event in telling if event.node and _TASK.search(event.text)}
+    ranks |= {item.rank for item in ends}
+    nodes |= {item.node for item in ends} - {""}
+    # Tasks share the memory of their host: who of several was killed is chance.
+    is_shared = len(ranks) > 1 and len(nodes) == 1
     who = name_ranks(ranks) if ranks else "a task of the step"
     job = name_job(view)
     yield Case(
         code=codes.HOST_OUT_OF_MEMORY,
-        summary=f"Slurm says that {who} ran out of host memory",
+        summary=f"Slurm says that {who} ran out of host memory"
+        + f" on {min(nodes)}" * (len(nodes) == 1),
         tier=OUTSIDE,
-        ranks=tuple(sorted(ranks)),
+        ranks=() if is_shared else tuple(sorted(ranks)),
         nodes=tuple(sorted(nodes)),
+        victims=tuple(sorted(ranks)) if is_shared else (),
+        scope=frozenset(ranks),
         lines=tuple(telling),
-        time=find_time(telling),
+        exits=ends,
+        time=find_time(telling, ends),
         confidence=Confidence.CERTAIN if ranks else Confidence.LIKELY,
         remedies=(
             f"compare use and limit: `sacct -j {job} --format=JobID,State,MaxRSS,ReqMem,NodeList`",

@@ -26,6 +26,9 @@ WAITS = (
     "nccl.unique_id",
 )
 
+# What launchers and torch print from the start of a job on. Clocks of two zones differ by a day.
+_OF_JOB = ("elastic.", "c10d.", "nccl.", "torch.")
+_EPOCH_NS, _DAYS_NS = 946_684_800_000_000_000, 48 * 3_600_000_000_000
 _PLACES = 3
 _SIGABRT, _SENT = 6, {9, 15}
 # What a line holds between quotes is data that somebody prints, not what happened.
@@ -65,6 +68,29 @@ def is_said(event: LogEvent) -> bool:
         return True
     before = text[: found.start()]
     return before.count('"') % 2 == 0 and before.count("`") % 2 == 0
+
+
+def drop_before_job(view: LogView, events: Sequence[LogEvent]) -> list[LogEvent]:
+    """Leave out what drivers wrote days before the first line that is known of the job.
+
+    Where the job failed, its failures tell what it felt.
+    """
+    of_job = [one for one in (*view.earlier, *view.events) if one.signature.startswith(_OF_JOB)]
+    has_failed = any(
+        one.role != "context" and one.attempt >= view.last_attempt and not one.is_past
+        for one in of_job
+    )
+    has_failed |= bool(view.exceptions) or any(one.code or one.signal for one in view.exits)
+    begun_ns = min((one.time.ns for one in of_job if one.time is not None), default=0)
+    if has_failed or not begun_ns:
+        return list(events)
+    return [
+        one
+        for one in events
+        if not one.signature.startswith("xid.")
+        or one.time is None
+        or not _EPOCH_NS < one.time.ns < begun_ns - _DAYS_NS
+    ]
 
 
 def find_time(*items: Iterable[LogEvent | PythonException | ExitRecord]) -> LogTime | None:

@@ -11,6 +11,7 @@ from whystuck.diagnose.algorithms.failures.rendezvous import (
     is_number,
     name_reach,
 )
+from whystuck.diagnose.logs.cases.absent_nodes import find_nodes_missing, has_store
 from whystuck.diagnose.logs.cases.loopbacks import find_loopback
 from whystuck.diagnose.logs.cases.parts import find_time
 from whystuck.diagnose.logs.cases.rendezvous_lines import (
@@ -214,7 +215,7 @@ def _find_unresolved(told: Told) -> Answer | None:
         if not host or not tried or host in tried
         for key in found
     }
-    keys = {key for key in keys if has_failed(told, key)}
+    keys = {key for key in keys if has_failed(told, key) and not has_store(told, key)}
     if not keys:
         return None
     hosts = sorted(host for host in meeting.nameless if host)
@@ -343,31 +344,6 @@ def _list_heard(view: LogView) -> set[int]:
     return heard | {item.rank for item in view.exits}
 
 
-def _find_nodes_missing(told: Told) -> Answer | None:
-    """Find how many nodes a launcher waited for, and how many asked to join."""
-    view = told.view
-    wanted = [
-        int(event.groups["nodes"])
-        for event in view.list_signatures("elastic.min_nodes")
-        if is_number(event.groups.get("nodes") or "")
-    ]
-    joins = list(view.list_signatures("elastic.join"))
-    came = {event.groups.get("member") or "" for event in joins}
-    if not wanted or not came or len(came) >= max(wanted):
-        return None
-    return Answer(
-        "missing-node",
-        f"{len(came)} of {max(wanted)} nodes came to the rendezvous; there is no log of the others",
-        details={"joined": len(came), "expected": max(wanted), "members": sorted(came)},
-        remedies=(
-            (
-                "look at the nodes that did not come: was the launcher started there, with the "
-                "same --rdzv-id and --rdzv-endpoint"
-            ),
-        ),
-    )
-
-
 def _find_nothing(told: Told) -> Answer | None:
     """Say only that it failed."""
     ranks = told.find_ranks(told.meeting.failures)
@@ -392,6 +368,6 @@ _FINDERS: tuple[Callable[[Told], Answer | None], ...] = (
     _find_peers,
     _find_unreached,
     _find_missing,
-    _find_nodes_missing,
+    find_nodes_missing,
     _find_nothing,
 )

@@ -60,7 +60,8 @@ class RankNeverJoined(SuspectRule):
     `Validating: 23%`), while others waited until a time limit.
 
     Of pasted stacks of all ranks: the few that are in a collective of their own, while watchdogs
-    say that the others gave up another one.
+    say that the others gave up another one; or in a barrier, while most are at one line of
+    `backward`, which is that of the next step.
 
     ## False alarms
 

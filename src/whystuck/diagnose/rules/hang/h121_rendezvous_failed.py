@@ -44,7 +44,8 @@ class RendezvousFailed(LogRule):
     environment; a name that does not resolve; something else that listens at the address; a host
     that gave the others its loopback address, as its own name leads there; an address that refuses
     or does not answer, of the store or, in what gloo and HCCL print, of another rank; and ranks
-    that did not come, by the store's count or the key that others wait for.
+    that did not come, by the store's count or the key that others wait for; and hosts that print,
+    but never joined as others of their kind did. Who joined only warns of a name without IPv6.
 
     In `details`: `kind` is duplicate-rank, world-size, endpoint, unresolved, not-a-store, refused,
     unreachable, missing-rank, missing-node, store-used-before, closed or timeout. `joined` and

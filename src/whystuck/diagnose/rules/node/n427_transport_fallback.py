@@ -10,6 +10,7 @@ from whystuck.diagnose.context.scene import Scene
 from whystuck.diagnose.nccl_rule import NcclRule
 from whystuck.diagnose.rule import Blame
 from whystuck.evidence.finding import Confidence, Finding
+from whystuck.evidence.logs.lines import LogEvent
 
 
 class TransportFallback(NcclRule):
@@ -24,8 +25,9 @@ class TransportFallback(NcclRule):
 
     `Using network Socket` of NCCL on some hosts while others use another network, or on all hosts
     although a library or a setting for InfiniBand was looked for (`Failed to open libibverbs`,
-    `NCCL_IB_HCA`); and `GPU Direct RDMA Disabled`. `details.kind` is socket or no-gpudirect. That a
-    job has several hosts is known by its logs, by `nNodes 2` or by `via NET/Socket`.
+    `NCCL_IB_HCA`), or the same hosts used InfiniBand in another run; and `GPU Direct RDMA
+    Disabled`. `details.kind` is socket or no-gpudirect. That a job has several hosts is known by
+    its logs, by `nNodes 2` or by `via NET/Socket`.
 
     ## False alarms
 
@@ -68,8 +70,9 @@ class TransportFallback(NcclRule):
         events = [*facts.socket_channels, *facts.networks.get(SOCKET, [])]
         if not events:
             return
-        faster = sorted(set(facts.networks) - {SOCKET, ""})
-        nodes = sorted({teller.node for teller in facts.find_tellers(events)} - {""})
+        known = sorted(set(facts.networks) - {SOCKET, ""})
+        faster, slow = _find_faster(facts, events)
+        nodes = sorted(slow)
         off = facts.get_setting("NCCL_IB_DISABLE")
         reason = ""
         if off not in {"", "0"}:
@@ -81,14 +84,38 @@ class TransportFallback(NcclRule):
                 f"{' and '.join(nodes) or 'some hosts'} send over sockets, the others over "
                 f"{' and '.join(faster)}{reason}"
             )
+        elif known:
+            summary = (
+                "NCCL sends between hosts over sockets, also on those that used "
+                f"{' and '.join(known)} in another run{reason}"
+            )
         elif reason or facts.get_setting("NCCL_IB_HCA"):
             summary = f"NCCL sends between hosts over sockets{reason}"
         else:
             return  # nothing tells that there is anything faster
         yield self.make_finding(
             summary,
-            Confidence.LIKELY if faster else Confidence.POSSIBLE,
+            Confidence.LIKELY if known else Confidence.POSSIBLE,
             Blame(nodes=nodes if faster else ()),
             because=cite_lines([*events[:2], *facts.absent[:2]]),
             details={"kind": "socket", "networks": sorted(facts.networks)},
         )
+
+
+def _find_faster(facts: NcclFacts, events: list[LogEvent]) -> tuple[list[str], set[str]]:
+    """Find the networks of hosts that send over no sockets, and the hosts that do.
+
+    A host that has no device sends over sockets, where it does not choose anything else; one that
+    did both wrote of two runs.
+    """
+    by_place = {
+        place: name
+        for name, chosen in facts.networks.items()
+        if name not in {SOCKET, ""}
+        for place in facts.find_places(chosen)
+    }
+    slow = facts.find_places(events)
+    lacking = facts.find_places(facts.absent) - by_place.keys()
+    faster = sorted({name for place, name in by_place.items() if place not in slow})
+    nodes = {teller.node for teller in facts.find_tellers([*events, *facts.absent])} - {""}
+    return faster, nodes & (slow | lacking)

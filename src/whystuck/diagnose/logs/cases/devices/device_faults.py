@@ -9,6 +9,7 @@ from typing import Any
 from whystuck.diagnose import codes
 from whystuck.diagnose.algorithms.stacks.frames import describe_place
 from whystuck.diagnose.logs.cases.parts import (
+    drop_before_job,
     find_exceptions,
     find_sole_abort,
     find_time,
@@ -39,7 +40,7 @@ _SYNCHRONOUS = "CUDA_LAUNCH_BLOCKING=1"
 def make_device_fault(view: LogView) -> Iterator[Case]:
     """Make the case of ranks whose device code failed by itself."""
     told = [event for event in view.list_events(codes.DEVICE_FAULT, "cause") if is_said(event)]
-    events = _leave_out_older(view, told)
+    events = drop_before_job(view, _leave_out_older(view, told))
     trapped = frozenset(list_ranks(view.list_signatures(*_TRAPS)))
     own = [
         event

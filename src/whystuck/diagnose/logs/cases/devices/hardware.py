@@ -10,6 +10,7 @@ from typing import Any
 from whystuck.diagnose import codes
 from whystuck.diagnose.logs.cases.devices.driver import find_told_ranks, make_told_by_driver
 from whystuck.diagnose.logs.cases.parts import (
+    drop_before_job,
     find_exceptions,
     find_time,
     is_said,
@@ -72,16 +73,22 @@ def make_hardware(view: LogView) -> Iterator[Case]:
         for event in view.list_events(codes.HARDWARE_ERROR, "cause")
         if is_said(event) and (view.is_of_machine(event) or _is_machine_line(event))
     ]
+    told = drop_before_job(view, told)
     by_node: dict[str, list[LogEvent]] = {}
     for event in told:
         if event.kind != "node_failure":
             by_node.setdefault(event.node or event.artifact, []).append(event)
     lost = [event for event in told if event.kind == "node_failure"]
+    known = {id(event) for event in told}
     for events in list_first(list(by_node.values()), find_time):
-        yield _add_loss(_make_node(view, events), lost)
+        case = _add_loss(_make_node(view, events), lost)
+        yield case
+        if case.support >= LINKED:
+            # What ranks print of a card is the same event as what their kernel tells of it.
+            known |= {id(one) for one in view.events if _is_card_event(one, *case.nodes)}
     yield from make_told_by_driver(view, by_node)
     yield from _make_lost_node([event for event in lost if _find_lost(event) not in by_node])
-    yield from _make_felt(view, {id(event) for event in told})
+    yield from _make_felt(view, known)
 
 
 def _find_lost(event: LogEvent) -> str:
@@ -213,7 +220,11 @@ def _weigh(view: LogView, trouble: _Trouble, ranks: frozenset[int], reach: froze
     if all(felt is False for felt in felts) or is_before_boot(view, trouble.events):
         return ALOOF
     hit, told = ranks or reach, view.told_ranks
-    if any(event.rank in hit and _is_device_sign(event) for event in view.events):
+    cards = () if trouble.bus else (trouble.node,)
+    if any(
+        (event.rank in hit and _is_device_sign(event)) or _is_card_event(event, *cards)
+        for event in view.events
+    ):
         return LINKED
     if any(item.rank in hit and _DEVICE_WORDS.search(item.message) for item in view.exceptions):
         return LINKED
@@ -243,6 +254,12 @@ def _is_device_sign(event: LogEvent) -> bool:
     if event.role == "context":
         return False
     return event.signature.startswith(_DEVICE_SIGNS) or bool(_DEVICE_WORDS.search(event.text))
+
+
+def _is_card_event(event: LogEvent, *nodes: str) -> bool:
+    """Tell whether a rank on one of some hosts prints that a network card there failed."""
+    is_network = event.code == codes.HARDWARE_ERROR and event.kind == "network"
+    return is_network and event.node != "" and event.node in nodes
 
 
 def _describe(event: LogEvent, trouble: _Trouble) -> dict[str, Any]:

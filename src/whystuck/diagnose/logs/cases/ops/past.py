@@ -12,9 +12,13 @@ from whystuck.diagnose.logs.story import PARTED, Case
 from whystuck.diagnose.logs.view import LogView
 from whystuck.evidence.finding import Citation, Confidence
 from whystuck.evidence.live import StackSample
+from whystuck.evidence.logs.lines import LogEvent
 from whystuck.evidence.ranks import name_ranks
 
 _MAX_LINES = 6
+_BARRIERS = {"barrier", "monitored_barrier"}
+_COMPARE = "compare how many batches each rank has: whose data ends first leaves the loop"
+_CALL_ON_ALL = "see which condition leads there, such as `if rank == 0`: all ranks have to call it"
 
 
 def make_past(view: LogView) -> Iterator[Case]:
@@ -27,9 +31,11 @@ def make_past(view: LogView) -> Iterator[Case]:
     waiting = set(list_ranks(waits))
     last = {one.rank: one for one in view.evidence.stacks if not one.worker and one.rank >= 0}
     at = {rank: locate(one.main.frames) for rank, one in last.items() if one.main is not None}
+    if not waits:
+        waiting = _list_in_next_step(at)
     odd = sorted(at.keys() - waiting)
     told = frozenset[int]().union(*view.evidence.logs.ranks_by_process.values())
-    ranks = view.ranks | {rank for rank in told if rank >= 0}
+    ranks = at.keys() if not waits else view.ranks | {rank for rank in told if rank >= 0}
     is_whole = waiting | at.keys() == ranks and bool(waiting & at.keys())
     if not is_whole or not 0 < 2 * len(odd) < len(ranks):
         return
@@ -37,10 +43,30 @@ def make_past(view: LogView) -> Iterator[Case]:
     calls = {_name(at[rank]) for rank in odd}
     if any(at[rank].doing is not Doing.COLLECTIVE for rank in odd) or calls & theirs:
         return
-    who, call = name_ranks(odd), min(calls)
-    frame = find_user_frame(at[odd[0]].frames)
+    yield _tell(waits, waiting, {rank: last[rank] for rank in odd}, min(calls))
+
+
+def _list_in_next_step(at: dict[int, Position]) -> set[int]:
+    """Return most ranks, which are at one line of backward, where the others are in a barrier.
+
+    Backward waits for all ranks: who is past it has passed it with the others, which are in that
+    of the next step, and did not come to the barrier.
+    """
+    others = {rank for rank, one in at.items() if one.doing is not Doing.BACKWARD}
+    most = at.keys() - others
+    lines = {at[rank].user for rank in most}
+    are_rare = all(_name(at[rank]) in _BARRIERS for rank in others)
+    return set(most) if len(lines) == 1 and len(most) > 1 and are_rare else set()
+
+
+def _tell(
+    waits: list[LogEvent], waiting: set[int], stacks: dict[int, StackSample], call: str
+) -> Case:
+    odd = list(stacks)
+    who, first = name_ranks(odd), stacks[odd[0]].main
+    frame = find_user_frame(first.frames) if first is not None else None
     verb = "waits" if len(odd) == 1 else "wait"
-    yield Case(
+    return Case(
         code=codes.RANK_NEVER_JOINED,
         summary=f"{who} {verb} in {call}{f' in {describe_place(frame)}' if frame else ''}, and did "
         f"not come to what {name_ranks(sorted(waiting))} waited in: that is further on, or on "
@@ -52,8 +78,8 @@ def make_past(view: LogView) -> Iterator[Case]:
         time=find_time(waits),
         confidence=Confidence.LIKELY,
         details={"state": "waiting", "missing": odd, "ready": sorted(waiting)},
-        cites=tuple(_cite(last[rank], call) for rank in odd[:_MAX_LINES]),
-        remedies=("compare how many batches each rank has: whose data ends first leaves the loop",),
+        cites=tuple(_cite(one, call) for one in list(stacks.values())[:_MAX_LINES]),
+        remedies=(_CALL_ON_ALL,) if not waits else (_COMPARE,),
     )
 
 
