@@ -31,3 +31,38 @@ def test_counters_of_two_containers_are_no_pair(tmp_path: Path) -> None:
     lines = [*stat("a-0", 27110, 0), "some words", "more words", *stat("b-0", None, 26904)]
 
     assert say(tmp_path, *lines).findings == []
+
+
+COLUMNS = "index,temperature.gpu,power.draw,clocks.sm,utilization.gpu,clocks_event_reasons.active"
+ASKS = [
+    f"$ pdsh -w w[1-4] nvidia-smi --query-gpu={COLUMNS} --format=csv,noheader | sort",
+    f"$ clush -w w[1-4] nvidia-smi --query-gpu={COLUMNS} --format=csv,noheader,nounits",
+]
+ROW = "{0}: {1}, {2}, 641.33 W, {3} MHz, 100 %, {4}"
+WELL, HOT = ("60", "1755", "0x0000000000000004"), ("87", "960", "0x0000000000000068")
+
+
+def rows(hot: set[tuple[str, int]]) -> list[str]:
+    return [
+        ROW.format(host, index, *(HOT if (host, index) in hot else WELL))
+        for host in ("w1", "w2", "w3", "w4")
+        for index in range(4)
+    ]
+
+
+@pytest.mark.parametrize("ask", ASKS)
+@pytest.mark.parametrize("place", [("w1", 0), ("w3", 1), ("w4", 3)])
+def test_device_of_one_of_several_hosts_is_slow(
+    tmp_path: Path, ask: str, place: tuple[str, int]
+) -> None:
+    lines = rows({place})
+    if "nounits" in ask:
+        lines = [line.replace(" W,", ",").replace(" MHz", "").replace(" %", "") for line in lines]
+    finding = first_of(say(tmp_path, ask, *lines))
+
+    assert (finding.code, finding.culprits.nodes) == ("N413", [place[0]])
+    assert f"device {place[1]}" in finding.summary
+
+
+def test_devices_of_several_hosts_that_are_alike_are_well(tmp_path: Path) -> None:
+    assert say(tmp_path, ASKS[0], *rows(set())).findings == []
