@@ -41,3 +41,38 @@ def test_link_of_one_lane_is_told_of_its_host(tmp_path: Path, rate: str) -> None
 )
 def test_link_of_all_its_lanes_is_well(tmp_path: Path, rate: str, layer: str) -> None:
     assert say(tmp_path, PORT.format("m6", UP, rate, layer)).findings == []
+
+
+GAVE_UP = (
+    "{0}:{1}:41102 [3] transport/net_ib.cc:2101 NCCL WARN NET/IB: Got completion from peer "
+    "10.7.0.{2}<47376> with status=12 opcode=0 len=0 vendor err 129 (Send){3} hca mlx5_3"
+)
+GIDS = " localGid fe80::9:a:{0} remoteGidsfe80::9:a:{1}"
+
+
+def gave_up(pairs: list[tuple[int, int]], gids: str = "") -> list[str]:
+    return [
+        GAVE_UP.format(f"m{own}", 400 + own, peer + 20, gids.format(own, peer))
+        for own, peer in pairs
+    ]
+
+
+@pytest.mark.parametrize("gids", ["", GIDS], ids=["no ports", "ports"])
+@pytest.mark.parametrize("back", [[(4, 1)], [(4, 3), (4, 2), (4, 5)]])
+def test_host_that_all_others_fail_with_is_named(
+    tmp_path: Path, gids: str, back: list[tuple[int, int]]
+) -> None:
+    lines = gave_up([(1, 4), (2, 4), (3, 4), *back, (5, 4)], gids)
+    finding = first_of(say(tmp_path, *lines))
+
+    assert (finding.code, finding.culprits.nodes) == ("H122", ["m4"])
+    assert finding.confidence == "likely"
+
+
+@pytest.mark.parametrize("pairs", [[(1, 4), (2, 3)], [(1, 4), (2, 5), (4, 2), (3, 1)], [(1, 4)]])
+def test_hosts_that_fail_with_several_are_not_told_apart(
+    tmp_path: Path, pairs: list[tuple[int, int]]
+) -> None:
+    finding = first_of(say(tmp_path, *gave_up(pairs, GIDS)))
+
+    assert finding.confidence == "possible"
