@@ -10,6 +10,7 @@ from whystuck.parse.logs.blocks.pcie_links import PCIE_MARKS, PcieReader
 from whystuck.parse.logs.blocks.ports import PORT_MARKS, PortReader
 from whystuck.parse.logs.blocks.process_rows import PROCESS_MARKS, ProcessReader
 from whystuck.parse.logs.blocks.rank_times import TIME_MARKS, TimeReader
+from whystuck.parse.logs.blocks.recorder_rows import RECORDER_MARKS, RecorderReader
 from whystuck.parse.logs.blocks.tabled import RowReader, TabledSeen
 from whystuck.parse.logs.lines import LogLine
 
@@ -21,6 +22,7 @@ TABLE_MARKS = (
     *WAIT_MARKS,
     *PORT_MARKS,
     *PCIE_MARKS,
+    *RECORDER_MARKS,
 )
 
 
@@ -35,6 +37,7 @@ class TableReader:
             WaitReader(),
             PortReader(),
             PcieReader(),
+            RecorderReader(),
         )
 
     @property
