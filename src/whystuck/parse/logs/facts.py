@@ -47,6 +47,10 @@ _COMM = re.compile(
     r"\brank (\d{1,7}) n[rR]anks (\d{1,7}) cudaDev (\d{1,4}).{0,80}? busId ([0-9a-fA-F:.]{1,20})"
 )
 _WORKER = re.compile(r"\bip=([\d.a-fA-F:]{2,45}), pid=(\d{1,7})\) world_rank=(\d{1,7}), ")
+# What a worker says of itself behind the prefix that Ray gives it.
+_OWN_WORKER = re.compile(
+    r"^(?:\[[\d:., -]{5,30}\] ?)?(?:(?:DEBUG|INFO|WARNING|ERROR)\b:? ?)?world_rank[=:] ?(\d{1,7})\b"
+)
 # DeepSpeed's launcher, of each process that it starts.
 _SPAWNED = re.compile(r"\bprocess (\d{1,9}) spawned with command: .{0,400}--local_rank=(\d{1,4})\b")
 _RESTART = re.compile(r"(\d{1,6})/(\d{1,6}) attempts left; will restart worker group")
@@ -147,6 +151,8 @@ class LogFacts:
         is_worker = "world_rank=" in text
         if is_worker and (match := _WORKER.search(text)):
             self._note_worker((match[1], int(match[2])), min(int(match[3]), MAX_RANK))
+        elif is_worker and line.pid and (match := _OWN_WORKER.match(text)):
+            self._note_worker((line.node, line.pid), min(int(match[1]), MAX_RANK))
         self._note_launcher(line, row)
         if self._note_environ(text, row):
             return
