@@ -76,3 +76,42 @@ def test_hosts_that_fail_with_several_are_not_told_apart(
     finding = first_of(say(tmp_path, *gave_up(pairs, GIDS)))
 
     assert finding.confidence == "possible"
+
+
+PERF = "all_reduce_perf -b 1G -e 1G -g 1, two nodes each, busbw GB/s"
+PAIRS = [(1, 2), (3, 4), (5, 6), (7, 8), (2, 3), (4, 5)]
+
+
+@pytest.mark.parametrize("form", ["nd-0{0},nd-0{1}   {2}", "nd-0{0} <-> nd-0{1}: {2} GB/s"])
+def test_host_whose_pairs_are_all_slow_is_named(tmp_path: Path, form: str) -> None:
+    rows = [form.format(a, b, 118.4 + a if 4 in (a, b) else 371.2 - a) for a, b in PAIRS]
+    finding = first_of(say(tmp_path, PERF, *rows))
+
+    assert (finding.code, finding.culprits.nodes) == ("N410", ["nd-04"])
+
+
+@pytest.mark.parametrize(
+    "slow", [set(), {(3, 4)}, {(1, 2), (5, 6)}, {(1, 2), (3, 4), (5, 6), (4, 5)}]
+)
+def test_slow_pairs_that_leave_it_open_name_no_host(
+    tmp_path: Path, slow: set[tuple[int, int]]
+) -> None:
+    rows = [f"nd-0{a},nd-0{b}  {118.2 if (a, b) in slow else 371.0}" for a, b in PAIRS]
+
+    assert say(tmp_path, PERF, *rows).findings == []
+
+
+MLX = "{0} $ mlxlink -d mlx5_4 | grep -iE 'width|speed'\nSpeed         : {1}\nWidth         : {2}"
+
+
+@pytest.mark.parametrize(
+    ("speed", "width", "codes"),
+    [("IB-NDR", "1x", ["N410"]), ("IB-NDR", "4x", []), ("25G", "1x", [])],
+)
+def test_width_that_mlxlink_tells_is_that_of_its_host(
+    tmp_path: Path, speed: str, width: str, codes: list[str]
+) -> None:
+    findings = say(tmp_path, "slow since", MLX.format("nd-09", speed, width)).findings
+
+    assert [one.code for one in findings] == codes
+    assert all(one.culprits.nodes == ["nd-09"] for one in findings)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from whystuck.parse.logs.blocks.device_rows import DEVICE_MARKS, DeviceReader
 from whystuck.parse.logs.blocks.kernel_waits import WAIT_MARKS, WaitReader
+from whystuck.parse.logs.blocks.pair_rows import PAIR_MARKS, PairReader
 from whystuck.parse.logs.blocks.pcie_links import PCIE_MARKS, PcieReader
 from whystuck.parse.logs.blocks.ports import PORT_MARKS, PortReader
 from whystuck.parse.logs.blocks.process_rows import PROCESS_MARKS, ProcessReader
@@ -23,6 +24,7 @@ TABLE_MARKS = (
     *PORT_MARKS,
     *PCIE_MARKS,
     *RECORDER_MARKS,
+    *PAIR_MARKS,
 )
 
 
@@ -38,6 +40,7 @@ class TableReader:
             PortReader(),
             PcieReader(),
             RecorderReader(),
+            PairReader(),
         )
 
     @property
