@@ -29,6 +29,7 @@ class LogFile:
         local_by_rank: Local ranks, as prefixes and launchers tell them.
         rank_by_device: Ranks of the devices of its host, as lines tell that name both.
         loss_ranks: The ranks that print losses which are finite.
+        goes_on: Whether its last steps came at one pace, right until somebody looked at it.
     """
 
     artifact: str
@@ -46,6 +47,7 @@ class LogFile:
     local_by_rank: Mapping[int, int] = field(default_factory=dict)
     rank_by_device: Mapping[int, int] = field(default_factory=dict)
     loss_ranks: frozenset[int] = frozenset()
+    goes_on: bool = False
 
 
 @dataclass(frozen=True, slots=True)

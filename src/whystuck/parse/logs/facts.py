@@ -14,6 +14,7 @@ from whystuck.evidence.logs.lines import UNKNOWN_RANK
 from whystuck.evidence.ranks import MAX_RANK
 from whystuck.parse.logs.line_texts import read_text
 from whystuck.parse.logs.lines import LogLine
+from whystuck.parse.logs.pace import Pace
 from whystuck.parse.logs.process_words import ENVIRON, is_row_of_ps
 from whystuck.parse.logs.times import Stamp, read_stamp
 
@@ -105,6 +106,7 @@ class LogFacts:
         dated: The last one with a year.
         progress: The last line that shows progress, of each rank.
         progress_times: The last time of such a line, of each rank.
+        pace: The times of the last of these lines, and when somebody looked.
         losses: The last line with a loss that is finite, of each rank.
         restarts: The lines where the launcher starts all ranks again, with the attempt from there.
         boot: When the machine was booted.
@@ -134,6 +136,7 @@ class LogFacts:
     dated: Stamp | None = None
     progress: dict[int, int] = field(default_factory=dict)
     progress_times: dict[int, Stamp] = field(default_factory=dict)
+    pace: Pace = field(default_factory=Pace)
     losses: dict[int, int] = field(default_factory=dict)
     restarts: list[tuple[int, int]] = field(default_factory=list)
     boot: Stamp | None = None
@@ -213,6 +216,9 @@ class LogFacts:
                 self.losses[rank] = row
             if line.stamp is not None:
                 self.progress_times[rank] = line.stamp
+                self.pace.note_step(row, line.stamp)
+        elif not told.is_progress:
+            self.pace.note_line(row, line.text)
 
     def find_kind(self) -> str:
         """Tell the kind of the log from the lines that were sampled; empty for output of ranks."""
@@ -235,6 +241,7 @@ class LogFacts:
         """Count lines from another start, ``rows`` before."""
         self.progress = {rank: row + rows for rank, row in self.progress.items()}
         self.losses = {rank: row + rows for rank, row in self.losses.items()}
+        self.pace.shift(rows)
         for call in (one for calls in self.calls.values() for one in calls):
             call.row += rows
         self.restarts = [(row + rows, attempt) for row, attempt in self.restarts]
@@ -275,6 +282,7 @@ class LogFacts:
         self.progress |= later.progress
         self.progress_times |= later.progress_times
         self.losses |= later.losses
+        self.pace.add(later.pace)
         for row, attempt in later.restarts:
             self._note_attempt(row, attempt)
 

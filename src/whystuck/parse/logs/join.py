@@ -364,6 +364,7 @@ class LogIndex:
             local_by_rank=locals_,
             rank_by_device=_find_devices(log),
             loss_ranks=frozenset(facts.losses.keys() - {UNKNOWN_RANK}),
+            goes_on=facts.pace.goes_on,
         )
 
 
