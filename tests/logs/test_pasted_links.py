@@ -69,6 +69,13 @@ def test_host_that_all_others_fail_with_is_named(
     assert finding.confidence == "likely"
 
 
+def test_ports_behind_a_mask_tell_no_host(tmp_path: Path) -> None:
+    mask = " localGid fe80::xxxx remoteGids fe80::xxxx"
+    lines = [*gave_up([(1, 4)], mask), *gave_up([(2, 4), (3, 4)])]
+
+    assert first_of(say(tmp_path, *lines)).culprits.nodes == ["10.7.0.24"]
+
+
 @pytest.mark.parametrize("pairs", [[(1, 4), (2, 3)], [(1, 4), (2, 5), (4, 2), (3, 1)], [(1, 4)]])
 def test_hosts_that_fail_with_several_are_not_told_apart(
     tmp_path: Path, pairs: list[tuple[int, int]]

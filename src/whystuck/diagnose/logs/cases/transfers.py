@@ -22,7 +22,10 @@ _TIER = WAIT - 1
 # What EFA's plugin tells of the other end.
 _PEER_HOST = re.compile(r"Peer host id: ([\w.-]{1,80})")
 # The ports at both ends, as verbs names them; a host is known by that of its own lines.
-_GIDS = re.compile(r"localGid (?P<own>[\da-f:]{4,50})\b.{0,12}? ?remoteGids ?(?P<peer>[\da-f:]{4,50})")
+_GIDS = re.compile(
+    r"localGid (?P<own>[\da-f:]{4,50})(?![\w:]).{0,12}? ?"
+    r"remoteGids ?(?P<peer>[\da-f:]{4,50})(?![\w:])"
+)
 _MAX_LINES = 6
 _PAIR = 2
 # So many others that one host did not reach, or who did not reach it: it is that host.
@@ -96,7 +99,9 @@ def _name_by_ports(events: Iterable[LogEvent]) -> dict[str, str]:
         owners.setdefault(match["own"], set()).add(event.node)
     found: dict[str, set[str]] = {}
     for event, match in told:
-        found.setdefault(_read_peer(event), set()).update(owners.get(match["peer"], ()))
+        # No host is its own peer: what names it so has another's port, or a mask in its place.
+        hosts = owners.get(match["peer"], set()) - {event.node}
+        found.setdefault(_read_peer(event), set()).update(hosts)
     return {
         peer: min(hosts) for peer, hosts in found.items() if len(hosts) == 1 and peer and min(hosts)
     }
