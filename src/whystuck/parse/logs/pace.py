@@ -21,7 +21,8 @@ _EVEN = 2.0
 _NS_PER_S = 1_000_000_000
 # `Tue Nov 24 14:09:41 UTC 2026`, as `date` prints the time of its host
 _DATE = re.compile(
-    r"^([A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d) (?:[A-Z]{3,5}|[+-]\d\d(?:\d\d)?) (\d{4})$"
+    r"^([A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d) "
+    r"(?:[A-Z]{3,5}|[+-]\d\d(?:\d\d)?) (\d{4})$"
 )
 _LONGEST = 40
 
@@ -62,7 +63,7 @@ class Pace:
         if row < last_row or any(stamp.lack or stamp.is_capture for stamp in stamps):
             return False
         gaps = [later.ns - earlier.ns for earlier, later in pairwise(stamps)]
-        is_even = 0 < min(gaps) and max(gaps) <= _EVEN * min(gaps) + _NS_PER_S
+        is_even = min(gaps) > 0 and max(gaps) <= _EVEN * min(gaps) + _NS_PER_S
         return is_even and -_NS_PER_S <= now.ns - last.ns <= max(gaps) + _NS_PER_S
 
     def shift(self, rows: int) -> None:

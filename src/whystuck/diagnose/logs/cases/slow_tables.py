@@ -59,10 +59,7 @@ def _read_share(event: LogEvent) -> float | None:
 
 def make_throttled(view: LogView) -> Iterator[Case]:
     """Make the case of devices that are slowed for heat or power, as nvidia-smi lists them."""
-    rows = {
-        _name_device(event): event
-        for event in view.list_signatures("table.device")
-    }
+    rows = {_name_device(event): event for event in view.list_signatures("table.device")}
     slow = {key: why for key, why in _list_slow(list(rows.values())).items() if why}
     reasons = list(view.list_signatures("table.slowdown"))
     if not slow and not reasons:

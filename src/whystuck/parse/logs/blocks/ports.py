@@ -8,7 +8,14 @@ from collections.abc import Iterator
 from whystuck.parse.logs.blocks.tabled import TabledSeen
 from whystuck.parse.logs.lines import LogLine
 
-PORT_MARKS = (b"CA '", b"Infiniband device '", b"hca_id:", b" physical_state ", b" port 1 ==> ", b"mlxlink ")
+PORT_MARKS = (
+    b"CA '",
+    b"Infiniband device '",
+    b"hca_id:",
+    b" physical_state ",
+    b" port 1 ==> ",
+    b"mlxlink ",
+)
 _MAX_STRANGERS = 3
 # mlxlink prints its fields in sections.
 _MAX_ASKED = 12
