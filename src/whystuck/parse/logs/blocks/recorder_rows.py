@@ -62,7 +62,7 @@ class RecorderReader:
         if len(cells) == len(self._columns) - 1 and told >= 0 and self._columns[0] == "own":
             cells = [str(told), *cells]
         groups = dict(zip(self._columns, cells, strict=False))
-        is_entry = len(cells) == len(self._columns) and _STATE.match(groups["state"].lower())
+        is_entry = len(cells) == len(self._columns) and bool(_STATE.match(groups["state"].lower()))
         is_entry = is_entry and groups["own"].isdecimal() and groups["seq"].isdecimal()
         if not is_entry or int(groups["own"][:8]) > MAX_RANK:
             self._end_soon(line.text)
