@@ -65,9 +65,23 @@ def _judge_quiet(scene: Scene, quiet: Collection[Verdict | None]) -> Verdict:
     """Name the state of a job in which nobody is to blame for anything."""
     if scene.movement.has_moved_again or Verdict.WAITING in quiet:
         return Verdict.WAITING
-    if not (_is_healthy(scene) or scene.evidence.incident.is_past):
+    if not (_is_healthy(scene) or _goes_on(scene) or scene.evidence.incident.is_past):
         return Verdict.INCONCLUSIVE
     return Verdict.SLOW if Verdict.SLOW in quiet else Verdict.HEALTHY
+
+
+def _goes_on(scene: Scene) -> bool:
+    """Tell whether the one log that there is shows steps until somebody looked, and no end."""
+    evidence = scene.evidence
+    files = evidence.logs.files
+    failed = (*evidence.exceptions, *evidence.fatals, *evidence.exits, *evidence.stacks)
+    return (
+        evidence.incident.kind == "files"
+        and len(files) == 1
+        and files[0].goes_on
+        and not failed
+        and not any(event.role in {"cause", "cascade"} for event in scene.story.view.events)
+    )
 
 
 def _is_undecided(scene: Scene, first: Finding) -> bool:

@@ -20,6 +20,7 @@ PIECES = st.sampled_from(
         "Tue Mar  4 10:12:32 2026] ",
         "03/04/2026 10:12:32",
         "[rank3]: ",
+        "node3 [rank12]: ",
         "rank 3: ",
         "rank3[41][n1]: ",
         "| rank=3 | ",

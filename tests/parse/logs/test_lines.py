@@ -258,3 +258,15 @@ def test_place_in_code_or_a_time_is_no_prefix_of_grep(text: str) -> None:
     line = parse_line(text.encode())
 
     assert line.owner == "" or line.task == 812
+
+
+@pytest.mark.parametrize("prefix", ["e3 [rank9]: ", "gpu-c14: [rank9]: ", "node3.int [Rank 9] "])
+def test_host_before_the_bracket_of_a_rank_is_that_of_the_rank(prefix: str) -> None:
+    line = parse_line(f"{prefix}{TEXT}".encode())
+
+    assert (line.text, line.rank, line.node) == (TEXT, 9, prefix.partition(" ")[0].rstrip(":"))
+
+
+@pytest.mark.parametrize("text", ["step12 [rank9]: x", "epoch-3 [rank9] x", "from e3 to [rank9] x"])
+def test_word_before_the_bracket_of_a_rank_is_no_host(text: str) -> None:
+    assert parse_line(text.encode()).node == ""

@@ -30,6 +30,7 @@ class LogFile:
         rank_by_device: Ranks of the devices of its host, as lines tell that name both.
         loss_ranks: The ranks that print losses which are finite.
         hosts: The hosts whose names stand before its lines.
+        goes_on: Whether its last steps came at one pace, right until somebody looked at it.
     """
 
     artifact: str
@@ -48,6 +49,7 @@ class LogFile:
     rank_by_device: Mapping[int, int] = field(default_factory=dict)
     loss_ranks: frozenset[int] = frozenset()
     hosts: frozenset[str] = frozenset()
+    goes_on: bool = False
 
 
 @dataclass(frozen=True, slots=True)

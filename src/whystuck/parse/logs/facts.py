@@ -14,6 +14,7 @@ from whystuck.evidence.logs.lines import UNKNOWN_RANK
 from whystuck.evidence.ranks import MAX_RANK
 from whystuck.parse.logs.line_texts import read_text
 from whystuck.parse.logs.lines import LogLine
+from whystuck.parse.logs.pace import Pace
 from whystuck.parse.logs.process_words import ENVIRON, is_row_of_ps
 from whystuck.parse.logs.times import Stamp, read_stamp
 
@@ -47,6 +48,10 @@ _COMM = re.compile(
     r"\brank (\d{1,7}) n[rR]anks (\d{1,7}) cudaDev (\d{1,4}).{0,80}? busId ([0-9a-fA-F:.]{1,20})"
 )
 _WORKER = re.compile(r"\bip=([\d.a-fA-F:]{2,45}), pid=(\d{1,7})\) world_rank=(\d{1,7}), ")
+# What a worker says of itself behind the prefix that Ray gives it.
+_OWN_WORKER = re.compile(
+    r"^(?:\[[\d:., -]{5,30}\] ?)?(?:(?:DEBUG|INFO|WARNING|ERROR)\b:? ?)?world_rank[=:] ?(\d{1,7})\b"
+)
 # DeepSpeed's launcher, of each process that it starts.
 _SPAWNED = re.compile(r"\bprocess (\d{1,9}) spawned with command: .{0,400}--local_rank=(\d{1,4})\b")
 _RESTART = re.compile(r"(\d{1,6})/(\d{1,6}) attempts left; will restart worker group")
@@ -101,6 +106,7 @@ class LogFacts:
         dated: The last one with a year.
         progress: The last line that shows progress, of each rank.
         progress_times: The last time of such a line, of each rank.
+        pace: The times of the last of these lines, and when somebody looked.
         losses: The last line with a loss that is finite, of each rank.
         restarts: The lines where the launcher starts all ranks again, with the attempt from there.
         boot: When the machine was booted.
@@ -130,6 +136,7 @@ class LogFacts:
     dated: Stamp | None = None
     progress: dict[int, int] = field(default_factory=dict)
     progress_times: dict[int, Stamp] = field(default_factory=dict)
+    pace: Pace = field(default_factory=Pace)
     losses: dict[int, int] = field(default_factory=dict)
     restarts: list[tuple[int, int]] = field(default_factory=list)
     boot: Stamp | None = None
@@ -147,6 +154,8 @@ class LogFacts:
         is_worker = "world_rank=" in text
         if is_worker and (match := _WORKER.search(text)):
             self._note_worker((match[1], int(match[2])), min(int(match[3]), MAX_RANK))
+        elif is_worker and line.pid and (match := _OWN_WORKER.match(text)):
+            self._note_worker((line.node, line.pid), min(int(match[1]), MAX_RANK))
         self._note_launcher(line, row)
         if self._note_environ(text, row):
             return
@@ -207,6 +216,9 @@ class LogFacts:
                 self.losses[rank] = row
             if line.stamp is not None:
                 self.progress_times[rank] = line.stamp
+                self.pace.note_step(row, line.stamp)
+        elif not told.is_progress:
+            self.pace.note_line(row, line.text)
 
     def find_kind(self) -> str:
         """Tell the kind of the log from the lines that were sampled; empty for output of ranks."""
@@ -229,6 +241,7 @@ class LogFacts:
         """Count lines from another start, ``rows`` before."""
         self.progress = {rank: row + rows for rank, row in self.progress.items()}
         self.losses = {rank: row + rows for rank, row in self.losses.items()}
+        self.pace.shift(rows)
         for call in (one for calls in self.calls.values() for one in calls):
             call.row += rows
         self.restarts = [(row + rows, attempt) for row, attempt in self.restarts]
@@ -269,6 +282,7 @@ class LogFacts:
         self.progress |= later.progress
         self.progress_times |= later.progress_times
         self.losses |= later.losses
+        self.pace.add(later.pace)
         for row, attempt in later.restarts:
             self._note_attempt(row, attempt)
 

@@ -365,6 +365,7 @@ class LogIndex:
             rank_by_device=_find_devices(log),
             loss_ranks=frozenset(facts.losses.keys() - {UNKNOWN_RANK}),
             hosts=frozenset(facts.nodes),
+            goes_on=facts.pace.goes_on,
         )
 
 

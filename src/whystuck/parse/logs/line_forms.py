@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from whystuck.parse.logs.label_forms import FOUND, HOST
+from whystuck.parse.logs.label_forms import FOUND, HOST, NO_COUNT
 from whystuck.parse.logs.times import CLOCK, ISO, MONTH
 
 # The forms, the outer ones of programs that stamp what others write before the others. Each takes
@@ -51,7 +51,10 @@ FORMS = {
     r"(?:,(?P<mpi_host>[\w.-]{1,63}))?\](?:\[[^\]]{1,80}\])?<std(?:out|err|diag)>: ?",
     # `[node3:r12] text`, as people label what they gather of several hosts; `[node3 dmesg] text`
     "seat": rf"\[(?P<seat_host>{HOST})[:/ ,|]r(?:ank)?[ _:=]?(?P<seat_rank>\d{{1,6}})\]:? ?"
-    rf"|\[(?P<kernel_host>{HOST})[:/ ](?:dmesg|kern(?:el|\.log)?|syslog)\]:? ?",
+    rf"|\[(?P<kernel_host>{HOST})[:/ ](?:dmesg|kern(?:el|\.log)?|syslog)\]:? ?"
+    # `node3 [rank12]: text`
+    rf"|(?P<led_host>{NO_COUNT}[A-Za-z][\w.-]{{0,40}}\d[\w.-]{{0,20}}):? "
+    r"\[[Rr]ank:? ?(?P<led_rank>\d{1,6})\]:? ?",
     "local": r"\[[A-Za-z_][\w-]{0,30}?(?P<local_number>\d{1,4})\]: ?",
     "task": r" {0,5}(?P<task_number>\d{1,6}): ",
     # DeepSpeed's launcher, before lines of this host
@@ -92,6 +95,9 @@ def _compile(names: Iterable[str]) -> re.Pattern[str]:
 # All forms, and those that may begin with a character: most lines are tried with few.
 PREFIX = _compile(FORMS)
 _BY_START = {start: _compile(names.split()) for start, names in STARTS.items()}
+# A host before the bracket of a rank is looked for only where there is one so far from the start.
+_LED_BY_START = {start: _compile(f"seat {STARTS[start]}".split()) for start in "ra"}
+_LED_FAR = 72
 # What may stand before a form, and one character more.
 _HEAD = 8
 
@@ -101,6 +107,9 @@ def match_prefix(text: str) -> re.Match[str] | None:
     start = text[:_HEAD].lstrip()[:1]
     if start.isalnum() or start == "_":
         start = "0" if start.isdecimal() else "r" if start == "r" else "a"
+        place = text.find(" [", 0, _LED_FAR)
+        if place > 0 and start != "0" and text.startswith("ank", place + 3):
+            return _LED_BY_START[start].match(text)
     elif start in _PATHS and start:
         start = "/"
     pattern = _BY_START.get(start)

@@ -291,9 +291,10 @@ def _take_mpi(line: LogLine, match: re.Match[str]) -> None:
 
 
 def _take_seat(line: LogLine, match: re.Match[str]) -> None:
-    line.node = line.node or match["seat_host"] or match["kernel_host"]
-    if match["seat_rank"] and line.rank == UNKNOWN_RANK:
-        line.rank = int(match["seat_rank"])
+    line.node = line.node or match["seat_host"] or match["kernel_host"] or match["led_host"]
+    rank = match["seat_rank"] or match["led_rank"]
+    if rank and line.rank == UNKNOWN_RANK:
+        line.rank = int(rank)
     line.owner += match[0].strip()
 
 

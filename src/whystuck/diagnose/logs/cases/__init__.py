@@ -14,6 +14,7 @@ from whystuck.diagnose.logs.cases.devices.device_faults import make_device_fault
 from whystuck.diagnose.logs.cases.devices.device_memory import make_device_memory
 from whystuck.diagnose.logs.cases.devices.hardware import make_hardware
 from whystuck.diagnose.logs.cases.devices.miscomputing import make_miscomputing
+from whystuck.diagnose.logs.cases.devices.pairs import make_pairs
 from whystuck.diagnose.logs.cases.devices.pcie import make_pcie
 from whystuck.diagnose.logs.cases.devices.ports import make_ports
 from whystuck.diagnose.logs.cases.devices.shared_devices import make_unbound
@@ -97,6 +98,7 @@ MAKERS: tuple[Maker, ...] = (
     make_packets,
     make_transfers,
     make_ports,
+    make_pairs,
     make_calls,
     make_timeouts,
     make_lost,

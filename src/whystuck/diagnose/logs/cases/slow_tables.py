@@ -59,16 +59,13 @@ def _read_share(event: LogEvent) -> float | None:
 
 def make_throttled(view: LogView) -> Iterator[Case]:
     """Make the case of devices that are slowed for heat or power, as nvidia-smi lists them."""
-    rows = {
-        (event.artifact, event.groups["index"]): event
-        for event in view.list_signatures("table.device")
-    }
+    rows = {_name_device(event): event for event in view.list_signatures("table.device")}
     slow = {key: why for key, why in _list_slow(list(rows.values())).items() if why}
     reasons = list(view.list_signatures("table.slowdown"))
     if not slow and not reasons:
         return
     is_same = any(view.list_signatures("table.rank_is_device"))
-    indices = sorted({int(index) for _, index in slow})
+    indices = sorted({int(index) for *_, index in slow})
     events = [*(rows[key] for key in slow), *reasons]
     buses = sorted({event.groups["bus"] for event in reasons})
     who = (
@@ -92,11 +89,16 @@ def make_throttled(view: LogView) -> Iterator[Case]:
     )
 
 
-def _list_slow(rows: Sequence[LogEvent]) -> dict[tuple[str, str], str]:
+def _name_device(row: LogEvent) -> tuple[str, str, str]:
+    """Return whose device a row is of: each host counts its own."""
+    return row.artifact, row.node, row.groups["index"]
+
+
+def _list_slow(rows: Sequence[LogEvent]) -> dict[tuple[str, str, str], str]:
     """Return why each device is slow, empty where it is not."""
     clocks = [float(row.groups["clock"]) for row in rows if "clock" in row.groups]
     usual = median(clocks) if clocks else 0.0
-    found: dict[tuple[str, str], str] = {}
+    found: dict[tuple[str, str, str], str] = {}
     for row in rows:
         told = row.groups.get("reasons") or "0"
         bits = int(told, 16) if told.startswith("0x") else 0
@@ -105,5 +107,5 @@ def _list_slow(rows: Sequence[LogEvent]) -> dict[tuple[str, str], str]:
         clock, busy = float(row.groups.get("clock") or 0), float(row.groups.get("busy") or 0)
         if clock and clock < _LOW_CLOCK * usual and busy >= _BUSY:
             words.append(f"{clock:.0f} MHz where others run at {usual:.0f} MHz")
-        found[row.artifact, row.groups["index"]] = ", ".join(filter(None, words))
+        found[_name_device(row)] = ", ".join(filter(None, words))
     return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from whystuck.diagnose import codes
 from whystuck.diagnose.logs.cases.parts import find_exceptions, find_time, is_said, list_ranks
@@ -21,8 +21,15 @@ _GAVE_UP = re.compile(
 _TIER = WAIT - 1
 # What EFA's plugin tells of the other end.
 _PEER_HOST = re.compile(r"Peer host id: ([\w.-]{1,80})")
+# The ports at both ends, as verbs names them; a host is known by that of its own lines.
+_GIDS = re.compile(
+    r"localGid (?P<own>[\da-f:]{4,50})(?![\w:]).{0,12}? ?"
+    r"remoteGids ?(?P<peer>[\da-f:]{4,50})(?![\w:])"
+)
 _MAX_LINES = 6
 _PAIR = 2
+# So many others that one host did not reach, or who did not reach it: it is that host.
+_MANY = 3
 
 
 def make_transfers(view: LogView) -> Iterator[Case]:
@@ -34,24 +41,36 @@ def make_transfers(view: LogView) -> Iterator[Case]:
     ]
     if not events:
         return
-    names = _name_addresses(view)
+    names = _name_addresses(view) | _name_by_ports(events)
+    names |= _name_by_absence(events, names)
     pairs = sorted({pair for event in events if len(pair := _find_ends(event, names)) == _PAIR})
     shared = set(pairs[0]).intersection(*pairs) if pairs else set()
     known = {event.node for event in events} - {""}
     nodes = tuple(sorted(shared or (known if len(known) == 1 else ())))
     ranks = list_ranks(events)
+    # Where nothing tells which address is whose, a host may be there by both.
+    hosts = {event.node for event in events} - shared - {""}
+    peers = {names.get(peer, peer) for event in events if (peer := _read_peer(event))} - shared
+    count = max(len(hosts), len(peers))
+    is_star = len(shared) == 1 and count >= _MANY
     between = " and ".join(nodes) if len(nodes) > 1 else f"{nodes[0]} and others" if nodes else ""
+    why = (
+        f"{count} hosts failed with {nodes[0]} and with no other: it, its cards or its way "
+        "into the fabric"
+        if is_star
+        else "the way between both ends failed, or the other end was gone"
+    )
     yield Case(
         code=codes.TRANSFER_STALLED,
         summary=f"a transfer {f'between {between} ' if between else ''}was sent again until the "
-        "card gave up: the way between both ends failed, or the other end was gone",
+        f"card gave up: {why}",
         tier=_TIER,
         nodes=nodes,
         victims=ranks,
         lines=tuple(events[:_MAX_LINES]),
         exceptions=find_exceptions(view, events),
         time=find_time(events),
-        confidence=Confidence.POSSIBLE,
+        confidence=Confidence.LIKELY if is_star else Confidence.POSSIBLE,
         details={"ends": [list(pair) for pair in pairs[:_MAX_LINES]]},
         remedies=tuple(
             f"on {node}: `ibstat`, `rdma link`, `ethtool -S` of its cards: errors, link changes"
@@ -69,8 +88,47 @@ def _name_addresses(view: LogView) -> dict[str, str]:
     }
 
 
+def _name_by_ports(events: Iterable[LogEvent]) -> dict[str, str]:
+    """Return the hosts of addresses whose ports are those that lines of the host name as its own.
+
+    Where two hosts would be one, what was pasted is of several networks, and none is.
+    """
+    told = [(event, match) for event in events if (match := _GIDS.search(event.text))]
+    owners: dict[str, set[str]] = {}
+    for event, match in told:
+        owners.setdefault(match["own"], set()).add(event.node)
+    found: dict[str, set[str]] = {}
+    for event, match in told:
+        # No host is its own peer: what names it so has another's port, or a mask in its place.
+        hosts = owners.get(match["peer"], set()) - {event.node}
+        found.setdefault(_read_peer(event), set()).update(hosts)
+    return {
+        peer: min(hosts) for peer, hosts in found.items() if len(hosts) == 1 and peer and min(hosts)
+    }
+
+
+def _name_by_absence(events: Sequence[LogEvent], names: Mapping[str, str]) -> dict[str, str]:
+    """Return the host of the one address that all others name: the only one that does not."""
+    named: dict[str, set[str]] = {}
+    for event in events:
+        if event.node:
+            named.setdefault(event.node, set()).add(_read_peer(event))
+    peers = {peer for told in named.values() for peer in told if peer and peer not in names}
+    found: dict[str, str] = {}
+    for peer in peers:
+        silent = [host for host, told in named.items() if peer not in told]
+        is_all = all(told == {peer} for host, told in named.items() if host not in silent)
+        if len(silent) == 1 and is_all and len(named) > _PAIR:
+            found[peer] = silent[0]
+    return found
+
+
+def _read_peer(event: LogEvent) -> str:
+    return (event.groups.get("peer") or "").partition("<")[0]
+
+
 def _find_ends(event: LogEvent, names: dict[str, str]) -> tuple[str, ...]:
-    peer = (event.groups.get("peer") or "").partition("<")[0]
+    peer = _read_peer(event)
     if not peer and (told := _PEER_HOST.search(event.text)):
         peer = told[1]
     return tuple(sorted({event.node, names.get(peer, peer)} - {""}))

@@ -28,7 +28,10 @@ class FabricErrors(CheckRule):
     Of what `ibstat`, `ibstatus`, `ibv_devinfo` or `rdma link` printed in a log: a port that is not
     active, while others of its kind on the host are, or the same card on another host. One that is
     switched off there alone, or down on all hosts, is not told. And a link of InfiniBand that is
-    active with one lane (`1X`).
+    active with one lane (`1X`), as `ibstatus` or `mlxlink` shows it.
+
+    Where bandwidths of pairs of hosts are listed: the one host whose pairs are all slow, while the
+    pairs without it are fast.
 
     ## False alarms
 

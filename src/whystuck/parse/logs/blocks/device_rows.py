@@ -46,6 +46,8 @@ _COLUMNS = {
 }
 _TELLING = {"clock", "reasons", "temperature", "width"}
 _FLAGS = re.compile(r"clocks_(?:event|throttle)_reasons\.((?:hw|sw_thermal)\w*)")
+# The command that asks for columns, whose names may be left out of what it prints.
+_ASKED = re.compile(r"--query-gpu[= ]['\"]?([\w.,]{3,600})")
 _UNIT = re.compile(r" ?\[[^\]]{1,8}\]$")
 _VALUE = re.compile(r"^\s*(0x[0-9a-fA-F]{1,16}|\d{1,12}(?:\.\d{1,6})?)(?:\s?[A-Za-z%]{1,4})?\s*$")
 
@@ -81,7 +83,9 @@ class DeviceReader:
             yield TabledSeen("table.rank_is_device", row, line, {})
 
     def _begins(self, text: str) -> bool:
-        if text.startswith("# gpu "):
+        if asked := _ASKED.search(text):
+            columns, split = asked[1].split(","), ","
+        elif text.startswith("# gpu "):
             columns, split = ["index", *text.split()[2:]], ""
         else:
             columns, split = [_UNIT.sub("", part.strip()) for part in text.split(",")], ","

@@ -8,8 +8,17 @@ from collections.abc import Iterator
 from whystuck.parse.logs.blocks.tabled import TabledSeen
 from whystuck.parse.logs.lines import LogLine
 
-PORT_MARKS = (b"CA '", b"Infiniband device '", b"hca_id:", b" physical_state ", b" port 1 ==> ")
+PORT_MARKS = (
+    b"CA '",
+    b"Infiniband device '",
+    b"hca_id:",
+    b" physical_state ",
+    b" port 1 ==> ",
+    b"mlxlink ",
+)
 _MAX_STRANGERS = 3
+# mlxlink prints its fields in sections.
+_MAX_ASKED = 12
 
 _CARD = r"[a-z][\w.-]{1,40}"
 _HEAD = re.compile(
@@ -21,6 +30,10 @@ _LINE = re.compile(
     r"physical_state ([A-Za-z_]{3,40})"
 )
 _NETDEV = re.compile(rf"^\s{{0,4}}({_CARD}) port (\d{{1,3}}) ==> \S{{1,40}} \((Up|Down)\)")
+# A card of which `mlxlink` is asked; its fields are wide.
+_ASKED = re.compile(rf"\bmlxlink (?:-\S{{1,20}} )?(?:-d|--device) ({_CARD})(?:\s|$)")
+_WIDTH = re.compile(r"^\s{0,4}Width\s{0,40}: (\d{1,2})[xX]\s*$")
+_SPEED = re.compile(r"^\s{0,4}Speed\s{0,40}: (IB-)?\w{2,20}\s*$")
 _PORT = re.compile(r"^\s{0,24}[Pp]ort\s?:?\s{0,8}(\d{1,3}):?\s*$")
 _FIELD = re.compile(r"^\s{0,32}([A-Za-z][A-Za-z _]{2,30}):\s{0,8}(\S.{0,60})?$")
 # Names of fields, by tool, in small letters.
@@ -47,6 +60,7 @@ class PortReader:
         self._card, self._port = "", "1"
         self._now: dict[str, str] | None = None
         self._left = 0
+        self._is_infiniband = False
 
     @property
     def is_open(self) -> bool:
@@ -56,7 +70,14 @@ class PortReader:
     def read(self, line: LogLine, row: int, *, is_mark: bool) -> Iterator[TabledSeen]:
         """Take a line; yield the port whose state it tells."""
         text = line.text
-        if match := _HEAD.match(text):
+        if is_mark and (match := _ASKED.search(text)):
+            self._card, self._port, self._now, self._left = match[1], "1", None, _MAX_ASKED
+        elif self._left and (match := _SPEED.match(text)):
+            self._is_infiniband = match[1] is not None
+        elif self._left and (match := _WIDTH.match(text)):
+            if self._is_infiniband:
+                yield self._make_width(line, row, match[1])
+        elif match := _HEAD.match(text):
             self._card = match[1] or match[2] or match[3]
             self._port, self._now, self._left = match[4] or "1", None, _MAX_STRANGERS
         elif is_mark and (match := _LINE.search(text) or _NETDEV.match(text)):
@@ -66,6 +87,12 @@ class PortReader:
             yield TabledSeen("table.port", row, line, told | {"physical": physical, "layer": ""})
         elif self._left:
             yield from self._read_field(line, row)
+
+    def _make_width(self, line: LogLine, row: int, lanes: str) -> TabledSeen:
+        """Make the port whose width `mlxlink` tells, which is that of a link that is up."""
+        told = {"card": self._card, "port": self._port, "physical": "", "layer": "infiniband"}
+        told |= {"state": "active", "rate": "", "lanes": lanes}
+        return TabledSeen("table.port", row, line, told)
 
     def _read_field(self, line: LogLine, row: int) -> Iterator[TabledSeen]:
         text = line.text

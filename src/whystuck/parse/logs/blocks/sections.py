@@ -28,7 +28,9 @@ _POD_ROW = re.compile(
 # What tools print of the cards, ports and slots of the host that they run on.
 _STATE = re.compile(
     r"^\s{0,24}(?:[Ss]tate:\s{1,8}(?:\d{1,2}: )?[A-Z]|LnkSta:|link [a-z]\w{1,30}/\d"
-    r"|(?:Max|Current)\s{2,40}: |[a-z]\w{1,30} port \d{1,2} ==> |\d{1,3}, |State:\t[A-Z] \()"
+    r"|(?:Max|Current)\s{2,40}: |[a-z]\w{1,30} port \d{1,2} ==> |\d{1,3}, |State:\t[A-Z] \("
+    # what mlxlink tells of a link
+    r"|Width {4,40}: )"
     # a row of the log that the controller of a host keeps
     r"|^\s{0,6}[0-9a-f]{1,6} \| +\d\d/\d\d/\d{2,4} \| "
 )
@@ -36,7 +38,7 @@ _STATE = re.compile(
 _HOST = rf"{NO_COUNT}(?=[\w.]*[\d-])[A-Za-z][\w.-]{{1,62}}|(?:\d{{1,3}}\.){{3}}\d{{1,3}}"
 # What shows the state of the host that it runs on.
 _LOOK = re.compile(
-    r"(?:sudo )?(?:dmesg|journalctl|ibstat|ibstatus|lspci|systemctl|nvidia-smi|rocm-smi"
+    r"(?:sudo )?(?:dmesg|journalctl|ibstat|ibstatus|mlxlink|lspci|systemctl|nvidia-smi|rocm-smi"
     r"|\w{1,10} .{0,200}/var/log/)"
 )
 _WORDS = r"(?:dmesg|journalctl|kernel|kern\.log|syslog|/var/log/messages)"

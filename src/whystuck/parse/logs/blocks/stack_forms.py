@@ -25,7 +25,11 @@ _GDB = re.compile(
 )
 GDB_BARE = re.compile(r"^\s*(?:\(gdb\) )?#0\s+0x[0-9a-f]{6,16} in ")
 PROCESS = re.compile(r"^\s*Process (\d{1,10}): ?(.{0,2000})$")
-_SPY_FRAME = re.compile(r"^\s{2,}(\S.{0,500}?) \((.{1,1000}?)(?::(\d{1,9}))?\)\s*$")
+# People say behind a frame who called it, to have fewer lines.
+_CALLER = r"(?:\s{1,8}<- .{1,200})?"
+_SPY_FRAME = re.compile(
+    rf"^\s{{2,}}(\S.{{0,500}}?) \((.{{1,1000}}?)(?::(\d{{1,9}}))?\)\s*{_CALLER}$"
+)
 # People say behind a frame what it does.
 _FAULT_FRAME = re.compile(
     r'^\s*File "(.{1,1000})", line (\d{1,9}|\?\?\?) in (.{1,500}?)(?:\s{1,40}#.{0,200})?$'
@@ -41,7 +45,8 @@ GDB_NOISE = re.compile(
 )
 # A frame that is one without anything above it.
 _BARE_SPY = re.compile(
-    r"^\s{1,12}[\w.<>]{1,120} \((?:[\w./@+-]{1,400}|<[\w ]{1,40}>):\d{1,9}\)\s*$"
+    r"^\s{1,12}[\w.<>]{1,120} \((?:[\w./@+-]{1,400}|<[\w ]{1,40}>)"
+    rf"(?::\d{{1,9}}\)\s*{_CALLER}|\.py\)\s{{1,8}}<- .{{1,200}})$"
 )
 
 

@@ -67,10 +67,16 @@ _LOCAL = re.compile(
 )
 
 
+# `[2] pid 61003`: processes of one launcher, counted.
+_COUNTED = re.compile(r"^\[(\d{1,4})\],?:? {0,4}\(?(?:pid|PID)[ =:]{0,2}\d{2,7}\)?:?\s*$")
+
+
 def find_local_heading(text: str) -> int:
     """Return the local rank that a heading or a comment says the next stack is of, -1 if none."""
     if text.startswith("LOCAL_RANK="):
         return -1  # a row of an environment; the ranks of other nodes have the same
+    if counted := _COUNTED.match(text):
+        return int(counted[1])
     match = _LOCAL.search(text)
     return int(match[1]) if match and len(_LOCAL.findall(text)) == 1 else -1
 

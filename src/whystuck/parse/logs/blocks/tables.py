@@ -6,10 +6,12 @@ from collections.abc import Iterator
 
 from whystuck.parse.logs.blocks.device_rows import DEVICE_MARKS, DeviceReader
 from whystuck.parse.logs.blocks.kernel_waits import WAIT_MARKS, WaitReader
+from whystuck.parse.logs.blocks.pair_rows import PAIR_MARKS, PairReader
 from whystuck.parse.logs.blocks.pcie_links import PCIE_MARKS, PcieReader
 from whystuck.parse.logs.blocks.ports import PORT_MARKS, PortReader
 from whystuck.parse.logs.blocks.process_rows import PROCESS_MARKS, ProcessReader
 from whystuck.parse.logs.blocks.rank_times import TIME_MARKS, TimeReader
+from whystuck.parse.logs.blocks.recorder_rows import RECORDER_MARKS, RecorderReader
 from whystuck.parse.logs.blocks.tabled import RowReader, TabledSeen
 from whystuck.parse.logs.lines import LogLine
 
@@ -21,6 +23,8 @@ TABLE_MARKS = (
     *WAIT_MARKS,
     *PORT_MARKS,
     *PCIE_MARKS,
+    *RECORDER_MARKS,
+    *PAIR_MARKS,
 )
 
 
@@ -35,6 +39,8 @@ class TableReader:
             WaitReader(),
             PortReader(),
             PcieReader(),
+            RecorderReader(),
+            PairReader(),
         )
 
     @property

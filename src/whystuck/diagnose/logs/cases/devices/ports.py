@@ -93,15 +93,16 @@ def _make_narrow(ports: Sequence[_Port]) -> Iterator[Case]:
     names = " and ".join(sorted({port.name for port in ports})[:4])
     first = ports[0]
     rate = first.event.groups["rate"]
+    at = f", at {rate} Gb/s" if rate else ""
     yield Case(
         code=codes.FABRIC_ERRORS,
-        summary=f"port {names}{on} runs on one lane, at {rate} Gb/s: what goes over it is slow, "
+        summary=f"port {names}{on} runs on one lane{at}: what goes over it is slow, "
         "and so is every ring through it",
         tier=_TIER,
         nodes=nodes,
         lines=tuple(port.event for port in ports[:_MAX_LINES]),
         confidence=Confidence.LIKELY,
-        details={"port": first.name, "state": first.state, "link": f"1X, {rate} Gb/s"},
+        details={"port": first.name, "state": first.state, "link": f"1X{at}"},
         remedies=_advise(first),
         is_foreign=True,
     )

@@ -13,6 +13,7 @@ from whystuck.diagnose.algorithms.ops.divergence_kinds import DivergenceKind
 from whystuck.diagnose.algorithms.ops.groups import collect_groups
 from whystuck.diagnose.logs.cases.parts import find_time
 from whystuck.diagnose.logs.story import PARTED, Case
+from whystuck.diagnose.logs.told_entries import list_entry_groups
 from whystuck.diagnose.logs.told_ops import (
     ToldGroup,
     ToldOp,
@@ -46,7 +47,7 @@ _MAX_LINES = 6
 
 def make_parted(view: LogView) -> Iterator[Case]:
     """Make the case of ranks that wait in different ops of one group, or did not come to one."""
-    for group in list_told_groups(view):
+    for group in (*list_entry_groups(view), *list_told_groups(view)):
         ops = sorted(group.ops.values(), key=lambda op: op.rank)
         if not ops:
             continue
@@ -136,7 +137,7 @@ def _tell_named(view: LogView) -> Iterator[Case]:
 
 
 def _list_all_ops(view: LogView) -> Iterator[ToldOp]:
-    for group in list_told_groups(view):
+    for group in (*list_entry_groups(view), *list_told_groups(view)):
         yield from group.ops.values()
 
 

@@ -1,0 +1,72 @@
+"""N410 by bandwidths of pairs of hosts: all pairs with one host are slow, and no other is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from statistics import median
+
+from whystuck.diagnose import codes
+from whystuck.diagnose.logs.cases.devices.ports import make_ports
+from whystuck.diagnose.logs.story import WAIT, Case
+from whystuck.diagnose.logs.view import LogView, is_same_host
+from whystuck.evidence.finding import Confidence
+from whystuck.evidence.logs.lines import LogEvent
+
+_TIER = WAIT - 2
+_MAX_LINES = 6
+# Of what most pairs reach; tests differ by less from one run to the next.
+_SLOW = 0.7
+# So many pairs with a host: one alone would leave open which of both it is.
+_LEAST_PAIRS, _LEAST_WELL = 2, 2
+
+
+def make_pairs(view: LogView) -> Iterator[Case]:
+    """Make the case of the one host that is slow with all others, where no port tells why."""
+    tables: dict[tuple[str, str], list[LogEvent]] = {}
+    for row in view.list_signatures("table.pair"):
+        tables.setdefault((row.artifact, row.groups["table"]), []).append(row)
+    for rows in tables.values():
+        usual = median(map(_read_speed, rows))
+        slow = [row for row in rows if _read_speed(row) < _SLOW * usual]
+        host = _find_shared(slow)
+        well = [row for row in rows if row not in slow]
+        if not host or len(well) < _LEAST_WELL or any(host in _list_ends(row) for row in well):
+            continue
+        if not any(make_ports(view)):
+            yield _make_case(host, slow, usual)
+        return
+
+
+def _make_case(host: str, slow: Sequence[LogEvent], usual: float) -> Case:
+    most = max(map(_read_speed, slow))
+    others = sorted({end for row in slow for end in _list_ends(row)} - {host})
+    return Case(
+        code=codes.FABRIC_ERRORS,
+        summary=f"{host} reaches {most:g} with {' and '.join(others[:4])}, where other pairs reach "
+        f"{usual:g}: one of its cards or links is slow, and so is every ring through it",
+        tier=_TIER,
+        nodes=(host,),
+        lines=tuple(slow[:_MAX_LINES]),
+        confidence=Confidence.LIKELY,
+        details={"port": "", "state": "", "link": ""},
+        remedies=(f"on {host}: `ibstat` and `mlxlink -d DEVICE`: rate and width of each card",),
+        is_foreign=True,
+    )
+
+
+def _find_shared(slow: Sequence[LogEvent]) -> str:
+    """Return the one host that all slow pairs have, with several others; empty where none has."""
+    ends = [_list_ends(row) for row in slow]
+    if len(set(ends)) < _LEAST_PAIRS:
+        return ""
+    shared = frozenset.intersection(*ends)
+    return min(shared) if len(shared) == 1 else ""
+
+
+def _list_ends(row: LogEvent) -> frozenset[str]:
+    one, other = row.groups["one"], row.groups["other"]
+    return frozenset() if is_same_host(one, other) else frozenset({one, other})
+
+
+def _read_speed(row: LogEvent) -> float:
+    return float(row.groups["speed"])

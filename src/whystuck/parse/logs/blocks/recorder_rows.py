@@ -1,0 +1,87 @@
+"""Entries of flight recorders that people print as a table: a row of each, with its state."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from whystuck.evidence.logs.lines import UNKNOWN_RANK
+from whystuck.evidence.ranks import MAX_RANK
+from whystuck.parse.logs.blocks.tabled import MAX_STRANGERS, TabledSeen
+from whystuck.parse.logs.lines import LogLine
+
+RECORDER_MARKS = (b"coll_seq", b"collective_seq", b"seq_id", b"| state", b"profiling_name")
+# What columns are called.
+_COLUMNS = {
+    "own": ("rank", "global_rank", "r"),
+    "group": ("pg", "pg_name", "process_group", "group", "pg_desc", "pg_id"),
+    "seq": ("coll_seq", "collective_seq_id", "collective_seq", "seq", "seq_id", "coll_seq_id"),
+    "op": ("op", "profiling_name", "op_name", "operation", "name", "collective", "optype"),
+    "state": ("state", "status"),
+}
+_NEEDED = {"own", "seq", "op", "state"}
+_STATE = re.compile(r"^(?:scheduled|started|completed)$")
+_MOST_COLUMNS = 24
+_OP_PREFIX = re.compile(r"^\w{1,12}:")
+
+
+class RecorderReader:
+    """Follows one table at a time."""
+
+    def __init__(self) -> None:
+        self._columns: list[str] = []
+        self._mark = ""
+        self._strangers = 0
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the next lines may be rows."""
+        return bool(self._columns)
+
+    def read(self, line: LogLine, row: int, *, is_mark: bool) -> Iterator[TabledSeen]:
+        """Take a line; yield the entry that it tells."""
+        if is_mark and self._begins(line.text):
+            return
+        if self._columns:
+            yield from self._read_entry(line, row)
+
+    def _begins(self, text: str) -> bool:
+        mark = next((one for one in "|," if one in text), "")
+        names = [name.lower() for name in _split(text, mark)]
+        names = [_find_column(name) or name for name in names[:_MOST_COLUMNS]]
+        # A bar or a comma behind the first column is taken for a prefix.
+        is_head = set(names) >= _NEEDED and len(set(names)) == len(names)
+        if is_head:
+            self._columns, self._mark, self._strangers = names, mark, 0
+        return is_head
+
+    def _read_entry(self, line: LogLine, row: int) -> Iterator[TabledSeen]:
+        cells = _split(line.text, self._mark)
+        # A number before a bar is taken for a prefix.
+        told = next((one for one in (line.rank, line.task) if one != UNKNOWN_RANK), -1)
+        if len(cells) == len(self._columns) - 1 and told >= 0 and self._columns[0] == "own":
+            cells = [str(told), *cells]
+        groups = dict(zip(self._columns, cells, strict=False))
+        is_entry = len(cells) == len(self._columns) and bool(_STATE.match(groups["state"].lower()))
+        is_entry = is_entry and groups["own"].isdecimal() and groups["seq"].isdecimal()
+        if not is_entry or int(groups["own"][:8]) > MAX_RANK:
+            self._end_soon(line.text)
+            return
+        self._strangers = 0
+        told_of = {name: groups.get(name, "")[:80] for name in _COLUMNS}
+        told_of |= {"state": told_of["state"].lower(), "op": _OP_PREFIX.sub("", told_of["op"])}
+        yield TabledSeen("table.entry", row, line, told_of)
+
+    def _end_soon(self, text: str) -> None:
+        self._strangers += any(char.isalnum() for char in text)
+        if self._strangers > MAX_STRANGERS:
+            self._columns, self._mark = [], ""
+
+
+def _find_column(name: str) -> str:
+    return next((known for known, words in _COLUMNS.items() if name in words), "")
+
+
+def _split(text: str, mark: str) -> list[str]:
+    """Split a row at its bars, commas or blanks."""
+    return [cell.strip() for cell in text.strip(" |").split(mark)] if mark else text.split()

@@ -1,0 +1,81 @@
+"""Whether a job still went on when somebody looked: its last steps, and what `date` printed then.
+
+A log that ends with steps may be that of a job which hangs ever since. That it does not is known
+where the time at which it was looked at stands below them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from whystuck.parse.logs.times import Stamp, read_stamp
+
+# So many steps show a pace; the first of a job may take long.
+_STEPS = 4
+# Of two steps at one pace, the longer one takes at most so many times as long.
+_EVEN = 2.0
+_NS_PER_S = 1_000_000_000
+# `Tue Nov 24 14:09:41 UTC 2026`, as `date` prints the time of its host
+_DATE = re.compile(
+    r"^([A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d) "
+    r"(?:[A-Z]{3,5}|[+-]\d\d(?:\d\d)?) (\d{4})$"
+)
+_LONGEST = 40
+
+
+@dataclass(slots=True)
+class Pace:
+    """The times of the last steps of a log, and the last look at the clock.
+
+    Attributes:
+        steps: The row and time of each line of progress.
+        looked: The row and time of what `date` printed.
+    """
+
+    steps: deque[tuple[int, Stamp]] = field(default_factory=lambda: deque(maxlen=_STEPS))
+    looked: tuple[int, Stamp] | None = None
+
+    def note_step(self, row: int, stamp: Stamp) -> None:
+        """Take a line of progress; ranks that print the same step tell of it once."""
+        if not self.steps or stamp.ns != self.steps[-1][1].ns:
+            self.steps.append((row, stamp))
+
+    def note_line(self, row: int, text: str) -> None:
+        """Take any line, which may be what `date` printed."""
+        is_short = len(text) < _LONGEST and text[-1:].isdecimal()
+        match = _DATE.match(text) if is_short else None
+        stamp = read_stamp("ctime", f"{match[1]} {match[2]}") if match else None
+        if stamp is not None:
+            self.looked = row, stamp
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether the last steps came at one pace, and the last just before somebody looked."""
+        if self.looked is None or len(self.steps) < _STEPS:
+            return False
+        row, now = self.looked
+        last_row, last = self.steps[-1]
+        stamps = [stamp for _, stamp in self.steps]
+        if row < last_row or any(stamp.lack or stamp.is_capture for stamp in stamps):
+            return False
+        gaps = [later.ns - earlier.ns for earlier, later in pairwise(stamps)]
+        is_even = min(gaps) > 0 and max(gaps) <= _EVEN * min(gaps) + _NS_PER_S
+        return is_even and -_NS_PER_S <= now.ns - last.ns <= max(gaps) + _NS_PER_S
+
+    def shift(self, rows: int) -> None:
+        """Count lines from another start, ``rows`` before."""
+        self.steps = _keep((row + rows, stamp) for row, stamp in self.steps)
+        self.looked = (self.looked[0] + rows, self.looked[1]) if self.looked else None
+
+    def add(self, later: Pace) -> None:
+        """Take what the next part of the log tells."""
+        self.steps.extend(later.steps)
+        self.looked = later.looked or self.looked
+
+
+def _keep(steps: Iterable[tuple[int, Stamp]]) -> deque[tuple[int, Stamp]]:
+    return deque(steps, maxlen=_STEPS)

@@ -1,0 +1,58 @@
+"""Processes that people or Ray tell of by numbers: whose rank each is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.logs.test_told import first_of, say
+
+WAITS = """\
+    wait (torch/distributed/distributed_c10d.py)  <- p2p_communication.py:331 _communicate
+    send_forward_recv_backward (megatron/core/pipeline_parallel/p2p_communication.py:537)
+    train_step (megatron/training/training.py:1245)"""
+ELSEWHERE = """\
+    wait (subprocess.py:1264)
+    check_output (subprocess.py:421)
+    ask (tools/probe_memory.py:44)
+    train_step (megatron/training/training.py:1245)"""
+
+
+@pytest.mark.parametrize("heading", ["[{0}] pid {1}", "[{0}], pid={1}:"])
+@pytest.mark.parametrize("odd", [0, 2])
+def test_stacks_below_counted_processes_are_of_their_ranks(
+    tmp_path: Path, heading: str, odd: int
+) -> None:
+    lines = [
+        f"{heading.format(rank, 61000 + rank)}\n{ELSEWHERE if rank == odd else WAITS}"
+        for rank in range(4)
+    ]
+    finding = first_of(say(tmp_path, "hangs, four stages", *lines))
+
+    assert (finding.code, finding.culprits.ranks) == ("H101", [odd])
+
+
+RAY = "(RayTrainWorker pid={0}, ip=10.42.3.{1}) {2}"
+CRASH = "*** SIGSEGV received at time=1795239194 on cpu 33 ***"
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "ranks"),
+    [
+        ("INFO world_rank=6 step 4410", "INFO world_rank=2 step 4410", [6]),
+        ("[05:31:02] INFO world_rank=6 loss 1.8", "[05:31:02] INFO world_rank=2 loss 1.8", [6]),
+        ("lost the peer with world_rank=6", "lost the peer with world_rank=6", []),
+    ],
+)
+def test_worker_of_ray_that_says_its_rank_is_that_rank(
+    tmp_path: Path, first: str, second: str, ranks: list[int]
+) -> None:
+    lines = [
+        RAY.format(8821, 17, CRASH),
+        RAY.format(8821, 17, "Fatal Python error: Segmentation fault"),
+        RAY.format(8821, 17, first),
+        RAY.format(9017, 18, second),
+    ]
+    finding = first_of(say(tmp_path, *lines))
+
+    assert (finding.code, finding.culprits.ranks) == ("C203", ranks)

@@ -1,0 +1,68 @@
+"""Counters and clocks of several hosts or containers in one text: the one that is held up."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.logs.test_told import first_of, say
+
+SHOW = "$ kubectl exec {0} -- cat /sys/fs/cgroup/cpu.stat"
+
+
+def stat(name: str, periods: int | None, throttled: int) -> list[str]:
+    told = [] if periods is None else [f"nr_periods {periods}"]
+    return [SHOW.format(name), "usage_usec 41", *told, f"nr_throttled {throttled}"]
+
+
+@pytest.mark.parametrize("other", [None, 41000], ids=["throttled alone", "both"])
+@pytest.mark.parametrize("is_first", [False, True])
+def test_each_container_is_counted_by_itself(
+    tmp_path: Path, other: int | None, *, is_first: bool
+) -> None:
+    held, free = stat("slow-master-0", 27110, 26904), stat("fast-master-0", other, 0)
+    finding = first_of(say(tmp_path, *(held + free if is_first else free + held)))
+
+    assert finding.code == "S306"
+    assert "99 %" in finding.summary
+
+
+def test_counters_of_two_containers_are_no_pair(tmp_path: Path) -> None:
+    lines = [*stat("a-0", 27110, 0), "some words", "more words", *stat("b-0", None, 26904)]
+
+    assert say(tmp_path, *lines).findings == []
+
+
+COLUMNS = "index,temperature.gpu,power.draw,clocks.sm,utilization.gpu,clocks_event_reasons.active"
+ASKS = [
+    f"$ pdsh -w w[1-4] nvidia-smi --query-gpu={COLUMNS} --format=csv,noheader | sort",
+    f"$ clush -w w[1-4] nvidia-smi --query-gpu={COLUMNS} --format=csv,noheader,nounits",
+]
+ROW = "{0}: {1}, {2}, 641.33 W, {3} MHz, 100 %, {4}"
+WELL, HOT = ("60", "1755", "0x0000000000000004"), ("87", "960", "0x0000000000000068")
+
+
+def rows(hot: set[tuple[str, int]]) -> list[str]:
+    return [
+        ROW.format(host, index, *(HOT if (host, index) in hot else WELL))
+        for host in ("w1", "w2", "w3", "w4")
+        for index in range(4)
+    ]
+
+
+@pytest.mark.parametrize("ask", ASKS)
+@pytest.mark.parametrize("place", [("w1", 0), ("w3", 1), ("w4", 3)])
+def test_device_of_one_of_several_hosts_is_slow(
+    tmp_path: Path, ask: str, place: tuple[str, int]
+) -> None:
+    lines = rows({place})
+    if "nounits" in ask:
+        lines = [line.replace(" W,", ",").replace(" MHz", "").replace(" %", "") for line in lines]
+    finding = first_of(say(tmp_path, ask, *lines))
+
+    assert (finding.code, finding.culprits.nodes) == ("N413", [place[0]])
+    assert f"device {place[1]}" in finding.summary
+
+
+def test_devices_of_several_hosts_that_are_alike_are_well(tmp_path: Path) -> None:
+    assert say(tmp_path, ASKS[0], *rows(set())).findings == []
