@@ -31,7 +31,7 @@ from whystuck.launch import descriptors
 from whystuck.launch.background import say
 from whystuck.launch.caller import Caller
 from whystuck.launch.command import probe_environment, start_command
-from whystuck.launch.link import Link, make_pair, refuse, wait_readable
+from whystuck.launch.link import Link, make_pair, receive_byte, refuse, wait_readable
 from whystuck.launch.options import CANNOT_RUN_EXIT, CommandError, RunOptions, check_command
 from whystuck.launch.output import relay
 from whystuck.launch.output.rank_outputs import LAUNCHER_CHANNELS, RelayEnd
@@ -39,6 +39,7 @@ from whystuck.launch.output.streams import identify
 from whystuck.launch.processes.held_processes import HeldProcesses
 from whystuck.launch.processes.process_state import HangWatch, Patience
 from whystuck.launch.processes.sentinel import Sentinel
+from whystuck.launch.restarts.cause_wait import CauseWait
 from whystuck.launch.restarts.ending import RoundEnd, decode_end
 from whystuck.launch.watcher import watch_job
 from whystuck.safe_text.escaping import show_line
@@ -52,9 +53,6 @@ SILENT_S = 30.0
 _LONGEST_S = 300.0
 # The cause comes as soon as it is known: what is written after that may hang.
 _ENDS = frozenset({"cause", "done"})
-_WAITS_FOR_CAUSE = (
-    "a file system does not answer; why the job failed is waited for, as a restart depends on it"
-)
 _STDOUT, _STDERR = LAUNCHER_CHANNELS
 _NEVER_PASSED_ON = frozenset({signal.SIGCHLD, signal.SIGKILL, signal.SIGSTOP})
 _ENDING = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT})
@@ -92,12 +90,11 @@ class Front:
         caller = caller or Caller.look()
         self._closed, self._inherited = caller.closed, caller.inherited
         self._kinds, self._handlers = caller.kinds, caller.handlers
-        self._may_restart = may_restart
+        self._cause = CauseWait(may_restart)
         self._close_ours = close_ours
         self._held = HeldProcesses()
         self._was_asked = False
         self.ending = RoundEnd(0)
-        self._knows_cause = False
         self._watcher_pid = 0
         self._watcher: Link | None = None
         self._relay: subprocess.Popen[bytes] | None = None
@@ -133,7 +130,7 @@ class Front:
         self._sentinel.start()
         command = self._command = self._start_command(channels, variables)
         self._sentinel.watch(command.pid)
-        if not self._may_restart:
+        if not self._cause.may_restart:
             descriptors.close_all(self._inherited)
             # Whoever writes to our stdin, or reads our stdout, deals with the command alone.
             descriptors.silence(0, 1)
@@ -340,31 +337,22 @@ class Front:
         self._tell_watcher("ended", code=code)
         hangs = HangWatch(self._watcher_pid)
         patience = Patience(SILENT_S, _LONGEST_S)
-        is_told = False
         while not (self._watcher.is_closed or self._is_told_to_stop()):
             message = self._watcher.receive(_LOOK_S)
             if message is not None and message["kind"] in _ENDS:
                 self.ending = decode_end(message.get("ending"), code)
-                self._knows_cause = True
+                self._cause.is_known = True
             if message is not None and message["kind"] == "done":
                 return int(message["code"])
             if message is not None:
                 patience.renew(float(message.get("for_s", 0.0)))
                 hangs.leave_out(message.get("late"))
-            elif hangs.hangs():
-                if not self._needs_cause(code):
-                    break
-                if not is_told:
-                    say(f"whystuck: {_WAITS_FOR_CAUSE}\n")
-                is_told = True
+            elif hangs.hangs() and not self._cause.goes_on(code):
+                break
             if patience.is_over():
                 say("whystuck: the report takes too long, and is not waited for\n")
                 break
         return code
-
-    def _needs_cause(self, code: int) -> bool:
-        """Return whether this node, and others with it, decide by a cause that was not told yet."""
-        return bool(code) and self._may_restart and not self._knows_cause
 
     def _drain(self) -> None:
         """Wait until the relay has passed on what the job wrote before its end.
@@ -378,7 +366,7 @@ class Front:
         while not (self._is_told_to_stop() or patience.is_over()):
             if not wait_readable(control.fileno(), _LOOK_S):
                 self._tell_relay(b"a")
-            elif _receive(control) != b"a":
+            elif receive_byte(control) != b"a":
                 return  # done, or the relay is gone
             else:
                 patience.renew()
@@ -409,9 +397,3 @@ class Front:
         for end in (self._watcher, self._control):
             if end is not None:
                 end.close()
-
-
-def _receive(control: socket.socket) -> bytes:
-    with suppress(OSError):
-        return control.recv(1)
-    return b""

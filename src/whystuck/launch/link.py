@@ -97,3 +97,10 @@ def refuse(message: dict[str, Any]) -> NoReturn:
     """Raise what the watcher has said; its code is that of a wrong option, or of no start."""
     kind = UsageError if message["is_usage"] else StartError
     raise kind(str(message["text"]), hint=str(message["hint"]))
+
+
+def receive_byte(control: socket.socket) -> bytes:
+    """Return the next byte, none when there is none, or the other end is gone."""
+    with suppress(OSError):
+        return control.recv(1)
+    return b""

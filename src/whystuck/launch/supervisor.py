@@ -108,9 +108,8 @@ class Supervisor:
             self._held,
         )  # fmt: skip
         self._imports = ReportImports()
-        self._slow = SlowWatch(
-            self._keeper, self._table, self._fault_log.note, self._node.cpu, self._node.garbage
-        )
+        seen = self._node.cpu, self._node.garbage
+        self._slow = SlowWatch(self._keeper, self._table, self._fault_log.note, *seen)
 
     def _make_hold(self) -> SceneHold:
         hold = SceneHold(

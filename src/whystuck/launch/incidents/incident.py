@@ -9,8 +9,9 @@ from pathlib import Path
 
 from whystuck.collect.scene import Scene
 from whystuck.evidence.finding import Confidence, Report, Severity, Verdict
-from whystuck.evidence.records import IncidentRecord
+from whystuck.evidence.records import IncidentRecord, count_restarts
 from whystuck.launch.processes.outside import copy_signal
+from whystuck.safe_text.escaping import show_line
 
 _DOUBT_FACTOR = 5.0
 _NOT_STUCK = frozenset({Verdict.WAITING, Verdict.HEALTHY})
@@ -82,3 +83,10 @@ def describe_end(record: IncidentRecord) -> str:
     if record.outside_signal == signal.SIGINT:
         return "the job was interrupted"
     return f"the job ended with code {record.command_exit}"
+
+
+def describe_good_end(restarts: int, report: Report | None) -> str:
+    """Say that a job ended well that had failed before, and why it had, as one line."""
+    first = report.findings[0] if report and report.findings else None
+    past = f"; before: {first.code}: {first.summary}" if first else ""
+    return f"the job finished with code 0 after {count_restarts(restarts)}{show_line(past)}"

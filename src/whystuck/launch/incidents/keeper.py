@@ -23,13 +23,13 @@ from whystuck.evidence.records import (
     OP_LOG_FILE,
     IncidentRecord,
     JobRecord,
-    count_restarts,
 )
 from whystuck.launch.incidents.fault_log import FaultLog
 from whystuck.launch.incidents.folder import EvidenceFolder
 from whystuck.launch.incidents.incident import (
     Incident,
     describe_end,
+    describe_good_end,
     headline,
     is_doubtful,
     note_end,
@@ -39,16 +39,14 @@ from whystuck.launch.node_watch import NodeWatch
 from whystuck.launch.options import RunOptions
 from whystuck.launch.output.rank_logs import RankLogs
 from whystuck.launch.processes.rank_table import RankTable
-from whystuck.launch.restarts.ending import RoundEnd, find_root_cause
-from whystuck.launch.restarts.leftovers import list_leftovers
-from whystuck.launch.restarts.progress import NO_STEP, find_printed_step
+from whystuck.launch.restarts.ending import RoundEnd
+from whystuck.launch.restarts.round_end import describe_round
 from whystuck.safe_text.escaping import escape_line, show_line
 
 _STALL_PLAN = ScenePlan(samples=3, interval_s=0.8, beside=(collect_ras, collect_devices))
 _DOUBT_PLAN = ScenePlan(samples=2, interval_s=1.0)
 _EXIT_PLAN = ScenePlan(samples=2, interval_s=0.4)
 _LOG_TAIL_BYTES = 256 << 10
-_STEP_TAIL_BYTES = 64 << 10
 
 
 @dataclass
@@ -226,17 +224,12 @@ class IncidentKeeper:
 
     def describe_end(self, code: int) -> RoundEnd:
         """Return how the round ended, and what its last report says of why."""
-        if not code:
-            return RoundEnd(0, round=self.evidence.round)
-        texts = [self.logs.read_tail(one, _STEP_TAIL_BYTES) for one in self.table.processes()]
-        printed = max((find_printed_step(text) for text in texts), default=NO_STEP)
-        cause, steps = find_root_cause(self._end_report), self.table.find_most_steps()
-        left, number = list_leftovers(self.table.all_pids()), self.evidence.round
-        return RoundEnd(code, cause, steps, printed, round=number, left=left)
+        return describe_round(code, self.evidence.round, self._end_report, self.table, self.logs)
 
     def close_good_end(self, record: IncidentRecord) -> None:
         """Report a job that ended with code 0, when something was wrong on the way all the same."""
-        self._say_restarts()
+        if self.job.restarts:
+            self.say(f"\nwhystuck: {describe_good_end(self.job.restarts, self._attempt_report)}\n")
         self.drop_exit_scene()
         kept = [one.artifact("skipped") for one in self.table.targets(alive_only=False)]
         if not any(path is not None and path.exists() for path in kept):
@@ -251,27 +244,14 @@ class IncidentKeeper:
         else:
             self.evidence.drop(incident.folder)
 
-    def _say_restarts(self) -> None:
-        """Say that a job ended well that had failed before, and why it had."""
-        if not self.job.restarts:
-            return
-        findings = self._attempt_report.findings if self._attempt_report else []
-        past = f"; before: {findings[0].code}: {findings[0].summary}" if findings else ""
-        times = count_restarts(self.job.restarts)
-        self.say(f"\nwhystuck: the job finished with code 0 after {times}{show_line(past)}\n")
-
     def _tell_inspection(self) -> None:
         """Report what inspection has found in a job that ended well; nothing when it is healthy."""
         node = self.evidence.node
         found = sorted(self.evidence.records_dir.glob(f"rank-*/{INSPECT_FILE}"))
         if not found:
             return
-        record = IncidentRecord(
-            kind="inspection",
-            opened_ns=time.time_ns(),
-            world_size=self.table.world_size,
-            command_exit=0,
-        )
+        record = IncidentRecord(kind="inspection", opened_ns=time.time_ns(), command_exit=0)
+        record.world_size = self.table.world_size
         incident = self._new(record, alive_only=True)
         # Nothing else belongs to it: there was no stall, and nobody failed.
         incident.scene.targets = incident.scene.recorded = ()

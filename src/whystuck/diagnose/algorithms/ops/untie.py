@@ -29,7 +29,9 @@ def untie(table: Collectives, parted: Divergence, habits: Mapping[int, CallPatte
     sides = _split(table, parted)
     if not parted.is_tied or not all(rank in habits for rank in parted.culprits):
         return parted
-    broken = {rank for rank in parted.culprits if _is_broken(habits[rank], parted.rows.get(rank))}
+    broken = {
+        rank for rank in parted.culprits if _is_broken(table, habits[rank], parted.rows.get(rank))
+    }
     kept = {rank for rank in parted.culprits if int(habits[rank].states[-1]) == KNOWN}
     if tuple(sorted(broken)) not in sides or broken | kept != set(parted.culprits):
         return parted
@@ -54,9 +56,14 @@ def _split(table: Collectives, parted: Divergence) -> set[tuple[int, ...]]:
     return {tuple(ranks) for ranks in sides.values()}
 
 
-def _is_broken(habit: CallPattern, row: int | None) -> bool:
-    """Tell whether a rank broke its habit at an op."""
-    return row is not None and row - habit.start in habit.breaks
+def _is_broken(table: Collectives, habit: CallPattern, row: int | None) -> bool:
+    """Tell whether a rank broke its habit at an op, in a line that it knew.
+
+    A line that is new to it may be where all ranks go on, as behind a loop.
+    """
+    if row is None or row - habit.start not in habit.breaks:
+        return False
+    return bool((table.site[habit.start : row] == table.site[row]).any())
 
 
 def _was_to_come(
