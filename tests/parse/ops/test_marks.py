@@ -313,3 +313,12 @@ def test_process_of_very_many_files_is_joined_once(
     monkeypatch.setattr("whystuck.read.op_log_files.join_all", count)
     assert read_evidence(tmp_path).marks.step.tolist() == list(range(300))
     assert joined == [300]
+
+
+def test_words_that_switched_are_no_marks_that_are_missing() -> None:
+    ring = MarkRing().switch(1, 4).switch(3, 4)
+    early, first = cut_marks(ring.data(), 1)
+    late, _ = cut_marks(ring.mark(FORWARD, step=1).mark(FORWARD, step=2).data(), first)
+    joined = join_all([parse_marks(early), parse_marks(late)])
+
+    assert (len(joined), joined.dropped) == (2, 0)

@@ -63,11 +63,13 @@ class RankMarks(RankLog):
     """The marks of one file.
 
     ``columns`` are those of `evidence.ops.marks.Marks` but ``rank`` and ``log``; ``numbers`` are
-    those of the marks in the process. ``cut`` says why the rest of the file was not read.
+    those of the marks in the process, ``other_numbers`` those of records that are no marks, such as
+    what was switched. ``cut`` says why the rest of the file was not read.
     """
 
     columns: dict[str, Column]
     numbers: Column
+    other_numbers: Column
     names: tuple[str, ...]
     notes: tuple[MarkNote, ...] = ()
     lost_names: int = 0
@@ -101,7 +103,8 @@ def parse_marks(data: bytes, newest: int | None = None) -> RankMarks:
     records = header.read_records(_MARK, _find_whole, newest)
     rows = records.rows
     is_note = rows["kind"] == _SWITCHED
-    marks = rows[~is_note & (rows["kind"] < len(KINDS))]
+    is_mark = ~is_note & (rows["kind"] < len(KINDS))
+    marks = rows[is_mark]
     marks = marks[np.argsort(marks["begin_ns"], kind="stable")]
     return RankMarks(
         about=header.about,
@@ -109,6 +112,7 @@ def parse_marks(data: bytes, newest: int | None = None) -> RankMarks:
         last_clock=header.last_clock,
         columns=_make_columns(marks, len(names)),
         numbers=marks["number"].astype(np.int64),
+        other_numbers=rows["number"][~is_mark].astype(np.int64),
         names=tuple(names),
         notes=_read_notes(rows[is_note]),
         dropped=records.dropped,
@@ -190,16 +194,18 @@ def join_all(parts: Sequence[RankMarks]) -> RankMarks:
     # Names are only ever added.
     names = max((one.names for one in parts), key=len)
     order = np.argsort(columns["begin_ns"], kind="stable")
-    newest = int(numbers.max(initial=0))
+    others = np.unique(np.concatenate([one.other_numbers for one in parts]))
+    newest = max(int(numbers.max(initial=0)), int(others.max(initial=0)))
     notes = {note.time_ns: note for one in parts for note in one.notes}
     return replace(
         last,
         first_clock=first.first_clock,
         columns={name: column[order] for name, column in columns.items()},
         numbers=numbers[chosen][order],
+        other_numbers=others,
         names=names,
         notes=tuple(notes[time_ns] for time_ns in sorted(notes)[-_MAX_NOTES:]),
-        dropped=max(0, newest - len(chosen)),
+        dropped=max(0, newest - len(chosen) - len(others)),
         torn=sum(one.torn for one in parts),
     )
 
