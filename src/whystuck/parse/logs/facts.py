@@ -14,8 +14,8 @@ from whystuck.evidence.logs.lines import UNKNOWN_RANK
 from whystuck.evidence.ranks import MAX_RANK
 from whystuck.parse.logs.line_texts import read_text
 from whystuck.parse.logs.lines import LogLine
-from whystuck.parse.logs.pace import Pace
 from whystuck.parse.logs.process_words import ENVIRON, is_row_of_ps
+from whystuck.parse.logs.steady_steps import Pace
 from whystuck.parse.logs.times import Stamp, read_stamp
 
 FACT_MARKS = (
