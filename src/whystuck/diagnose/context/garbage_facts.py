@@ -12,7 +12,7 @@ from whystuck.evidence.nodes.resources import GarbageSeries
 # A rank that collects for less of the time costs little.
 _MIN_SHARE = 0.05
 # Looks come five times a second: fewer of them, or of those that met a collection, say nothing.
-_MIN_LOOKS, _MIN_SEEN, _MIN_FULL = 50, 6, 3
+_MIN_LOOKS, _MIN_SEEN, _MIN_FULL = 100, 12, 5
 # Shorter collections are no pauses, whatever their number.
 _MIN_PAUSE_S = 0.02
 # Pauses are the reason for what others wait if they are so much of it.

@@ -125,7 +125,8 @@ class Pace:
         late, shared = self._seen_late, self.shared_wait
         if self.ops.device_ranks and not late and shared is None:
             return ()  # hosts that run ahead of their devices may pause
-        begin_ns = int(self.ops.table.created_ns.min())
+        # The first steps import and compile, which makes many objects.
+        begin_ns = int(self.ops.table.created_ns.min()) + 15_000_000_000
         return find_pausing(self.evidence.garbage, begin_ns, late, shared)
 
     @cached_property
