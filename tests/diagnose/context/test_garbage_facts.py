@@ -12,6 +12,7 @@ from whystuck.evidence.nodes.resources import GarbagePoint, GarbageSeries
 
 NS_PER_S = 1_000_000_000
 SECONDS = 60
+WAIT = SharedWait(0, 0.1, 0.1)
 
 
 def make_series(rank: int, share: float, a_second: float = 0.5) -> GarbageSeries:
@@ -28,14 +29,14 @@ def make_late(rank: int, lost_share: float) -> Late:
 
 
 def list_ranks(
-    shares: dict[int, float], late: tuple[Late, ...] = (), shared: SharedWait | None = None
+    shares: dict[int, float], late: tuple[Late, ...] = (), shared: SharedWait | None = WAIT
 ) -> list[int]:
     series = [make_series(*one) for one in shares.items()]
     return [one.rank for one in find_pausing(series, 0, late, shared)]
 
 
 def test_ranks_are_told_of_with_the_length_of_a_collection() -> None:
-    (one,) = find_pausing([make_series(2, 0.2), make_series(3, 0.01)], 0, (), None)
+    (one,) = find_pausing([make_series(2, 0.2), make_series(3, 0.01)], 0, (), WAIT)
 
     assert one.rank == 2
     assert one.share == pytest.approx(0.2, abs=0.01)
@@ -49,7 +50,7 @@ def test_who_pauses_longest_comes_first() -> None:
 
 @pytest.mark.parametrize(("share", "lost"), [(0.2, 0.3), (0.2, 0.2), (0.1, 0.1)])
 def test_late_rank_that_pauses_for_what_the_others_lose(share: float, lost: float) -> None:
-    assert list_ranks({0: 0.0, 1: share}, (make_late(1, lost),)) == [1]
+    assert list_ranks({0: 0.0, 1: share}, (make_late(1, lost),), None) == [1]
 
 
 @pytest.mark.parametrize(
@@ -60,7 +61,7 @@ def test_late_rank_that_pauses_for_what_the_others_lose(share: float, lost: floa
     ],
 )
 def test_late_rank_with_another_reason(shares: dict[int, float], late: Late) -> None:
-    assert list_ranks(shares, (late,)) == []
+    assert list_ranks(shares, (late,), None) == []
 
 
 def test_ranks_that_pause_by_turns_explain_what_they_lose_together() -> None:
@@ -71,7 +72,7 @@ def test_ranks_that_pause_by_turns_explain_what_they_lose_together() -> None:
 
 
 def test_short_collections_are_no_pauses() -> None:
-    assert find_pausing([make_series(0, 0.2, a_second=50)], 0, (), None) == ()
+    assert find_pausing([make_series(0, 0.2, a_second=50)], 0, (), WAIT) == ()
 
 
 def test_collections_before_the_first_op_are_left_out() -> None:
@@ -81,10 +82,14 @@ def test_collections_before_the_first_op_are_left_out() -> None:
         for at in range(20, SECONDS)
     )))  # fmt: skip
 
-    assert find_pausing([ended], 20 * NS_PER_S, (), None) == ()
-    assert find_pausing([ended], 0, (), None) != ()
+    assert find_pausing([ended], 20 * NS_PER_S, (), WAIT) == ()
+    assert find_pausing([ended], 0, (), WAIT) != ()
 
 
 def test_few_looks_tell_nothing() -> None:
     series = make_series(0, 0.5)
-    assert find_pausing([GarbageSeries(0, 100, series.points[:9])], 0, (), None) == ()
+    assert find_pausing([GarbageSeries(0, 100, series.points[:9])], 0, (), WAIT) == ()
+
+
+def test_collections_for_which_nobody_waits_are_not_told() -> None:
+    assert list_ranks({0: 0.3, 1: 0.3}, (), None) == []

@@ -12,7 +12,7 @@ from whystuck.evidence.nodes.resources import GarbageSeries
 # A rank that collects for less of the time costs little.
 _MIN_SHARE = 0.05
 # Looks come five times a second: fewer of them, or of those that met a collection, say nothing.
-_MIN_LOOKS, _MIN_SEEN, _MIN_FULL = 100, 12, 5
+_MIN_LOOKS, _MIN_SEEN, _MIN_FULL = 50, 6, 3
 # Shorter collections are no pauses, whatever their number.
 _MIN_PAUSE_S = 0.02
 # Pauses are the reason for what others wait if they are so much of it.
@@ -46,8 +46,10 @@ def find_pausing(
         shared: What ranks wait for each other where none is late throughout.
 
     Returns:
-        The ranks; none where their pauses are not the reason for what others wait.
+        The ranks; none where nobody waits for others, or not for that.
     """
+    if not late_ranks and shared is None:
+        return ()
     found = [one for item in series if (one := _measure(item, begin_ns)) is not None]
     found.sort(key=lambda one: -one.share)
     share = {one.rank: one.share for one in found}

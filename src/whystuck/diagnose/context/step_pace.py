@@ -119,15 +119,11 @@ class Pace:
 
     @cached_property
     def pausing(self) -> tuple[Pausing, ...]:
-        """Which ranks collect garbage for long, where others wait for no other reason."""
+        """Which ranks collect garbage for so long that it is what others wait for."""
         if not self.is_known or not len(self.ops.table):
             return ()
-        late, shared = self._seen_late, self.shared_wait
-        if self.ops.device_ranks and not late and shared is None:
-            return ()  # hosts that run ahead of their devices may pause
-        # The first steps import and compile, which makes many objects.
-        begin_ns = int(self.ops.table.created_ns.min()) + 15_000_000_000
-        return find_pausing(self.evidence.garbage, begin_ns, late, shared)
+        begin_ns = int(self.ops.table.created_ns.min())
+        return find_pausing(self.evidence.garbage, begin_ns, self._seen_late, self.shared_wait)
 
     @cached_property
     def slowdown(self) -> JobSlowdown | None:
