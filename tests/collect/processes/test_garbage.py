@@ -8,10 +8,12 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
 from whystuck.collect.processes.garbage import GarbageTracker
+from whystuck.collect.processes.proc_files import read_state
 
 # Tells where to look, and works until its input is closed.
 JOB = """
@@ -91,8 +93,11 @@ def test_process_that_may_not_be_read_is_tried_once(monkeypatch: pytest.MonkeyPa
     """A kernel with Yama writes a line about each attempt."""
     with _process(1000, FULL) as (pid, address):
         tries: list[str] = []
+        real = os.open
 
         def refuse(path: str, flags: int) -> int:
+            if not path.endswith("/mem"):
+                return real(path, flags)
             tries.append(path)
             raise PermissionError(path, flags)
 
@@ -102,3 +107,35 @@ def test_process_that_may_not_be_read_is_tried_once(monkeypatch: pytest.MonkeyPa
     assert tries == [f"/proc/{pid}/mem"]
     assert record is not None
     assert record.points == []
+
+
+# A process that starts another one waits in the kernel until that one has opened its input.
+BLOCKED = """
+import os, sys
+from whystuck.probe.collector import find_collector
+print(find_collector(), flush=True)
+os.posix_spawn("/bin/true", ["true"], {{}}, file_actions=[(os.POSIX_SPAWN_OPEN, 0, {fifo!r}, 0, 0)])
+sys.stdin.read()
+"""
+
+
+def test_memory_of_a_process_that_waits_in_the_kernel_is_not_read(tmp_path: Path) -> None:
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    code = BLOCKED.format(fifo=str(fifo))
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdin is not None
+        address = int(process.stdout.readline())
+        while read_state(process.pid) != "D":
+            assert process.poll() is None
+        blocked = _look(process.pid, address, iter(range(1, 5)))._by_pid[process.pid].looks
+        os.close(os.open(fifo, os.O_WRONLY))
+        while read_state(process.pid) == "D":
+            assert process.poll() is None
+        free = _look(process.pid, address, iter(range(1, 5)))._by_pid[process.pid].looks
+        process.stdin.close()
+
+    assert (blocked, free) == (0, 4)

@@ -1,7 +1,9 @@
 """How often ranks are seen in their garbage collectors, and how many full collections there were.
 
 A process runs nothing of Python while its collector does, so that this is seen from outside, in its
-memory. That needs what py-spy needs too; without, nothing is known.
+memory. That needs what py-spy needs too; without, nothing is known. Who reads the memory of a
+process may have to wait for its lock, as long as a thread of it that has the lock waits for a disk:
+nothing is read while any thread waits in the kernel.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from whystuck.collect.processes.proc_files import list_threads, read_state
 from whystuck.collect.processes.tracker import Tracker
 from whystuck.evidence.nodes.records import GarbageRecord
 
@@ -19,7 +22,7 @@ from whystuck.evidence.nodes.records import GarbageRecord
 # and whether one runs.
 _STATE = struct.Struct("9ni")
 _FULL, _IS_RUNNING = 6, 9
-# A look takes about 20 microseconds a process; all looks together get this share of a core.
+# A look takes about 10 microseconds a thread; all looks together get this share of a core.
 _EVERY_S = 0.2
 _COST_SHARE = 0.005
 # Until a rank has said where to look.
@@ -52,8 +55,10 @@ class _RankGarbage:
                 return
             self.next_ask_s = now_s + _ASK_EVERY_S
             self.address = self.find_address(self.pid)
+        if self.address < 0 or _waits_in_kernel(self.pid):
+            return
         try:
-            state = _read_state(self.pid, self.address) if self.address > 0 else None
+            state = _read_state(self.pid, self.address) if self.address else None
         except PermissionError:
             self.address = -1  # each attempt may be a line in the kernel's log
             return
@@ -109,13 +114,15 @@ class GarbageTracker(Tracker[_RankGarbage]):
         return None if known is None else known.record
 
 
+def _waits_in_kernel(pid: int) -> bool:
+    return any(read_state(f"{pid}/task/{thread}") == "D" for thread in list_threads(pid))
+
+
 def _read_state(pid: int, address: int) -> tuple[int, ...] | None:
     """Return what is there, None when the process is gone; raises PermissionError."""
     try:
         descriptor = os.open(f"/proc/{pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
-    except PermissionError:
-        raise
-    except OSError:
+    except (FileNotFoundError, ProcessLookupError):
         return None
     try:
         data = os.pread(descriptor, _STATE.size, address)

@@ -110,10 +110,11 @@ def find_starved(
     Returns:
         The ranks, None when there are none.
     """
-    stopped = [one for one in _measure(series) if one.stopped_share >= _MIN_STOPPED]
+    whole = _measure(series)
+    stopped = [one for one in whole if one.stopped_share >= _MIN_STOPPED]
     if stopped:
         return _name_stopped(series, late_ranks, stopped)
-    crowd = _find_crowd(_measure(series))
+    crowd = _find_crowd(whole)
     if crowd is not None:
         return crowd  # who is late is a matter of luck there
     for late in late_ranks:
@@ -132,7 +133,7 @@ def find_starved(
                 return Starved(ranks, tuple(sorted(peers)), tuple(own), late.lost_share)
     if late_ranks:
         return None
-    shares = [one for one in _measure(series) if one.is_throttled]
+    shares = [one for one in whole if one.is_throttled]
     shares.sort(key=lambda one: -one.throttled_share)
     return _name_all(shares) if shares else None
 

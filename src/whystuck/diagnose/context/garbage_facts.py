@@ -48,7 +48,7 @@ def find_pausing(
     Returns:
         The ranks; none where nobody waits for others, or not for that.
     """
-    if not late_ranks and shared is None:
+    if not (late_ranks or (shared is not None and shared.is_for_peers)):
         return ()
     found = [one for item in series if (one := _measure(item, begin_ns)) is not None]
     found.sort(key=lambda one: -one.share)

@@ -66,10 +66,7 @@ class CpuPoint(NamedTuple):
 class CpuSeries:
     """What processors the main thread of a rank got, the oldest point first.
 
-    In ``stopped`` of all ``looks`` a signal had stopped the process; ``resumed`` is how often it
-    went on behind one. In ``demand_over_ns``, all its threads together ran, or waited to run, for
-    ``demand_ns``, and those that did so for a thirtieth of the time were there for ``busy_ns``; it
-    may run on so many ``cores``, 0 when unknown.
+    The other figures are those of `whystuck.evidence.nodes.records.CpuRecord`.
     """
 
     rank: int
