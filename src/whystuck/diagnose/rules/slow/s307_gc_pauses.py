@@ -32,8 +32,9 @@ class GcPauses(Rule):
     is the share of the time it takes; with the number of full collections, which the interpreter
     counts, that is the mean length of one. Ranks are told of from a twentieth of their time and
     20 ms a collection on, where others wait for them (S301, S308) and that is half of it.
-    They are named where they are no more than half of the ranks: where most collect, who is late changes. `measures.lost_share` is the share of the rank that
-    collects longest, `measures.pause_s` the mean length of its collections.
+    They are named where they are no more than half of the ranks: where most collect, who is late
+    changes. `measures.lost_share` is the share of the rank that collects longest,
+    `measures.pause_s` the mean length of its collections.
 
     Of logs, what the collector prints (`gc.set_debug(gc.DEBUG_STATS)`) and what programs log of it:
     two pauses of 0.1 s or more. `details.pauses` is how many there are, `details.longest_s` the
