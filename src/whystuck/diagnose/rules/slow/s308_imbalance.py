@@ -33,7 +33,8 @@ class Imbalance(Rule):
     tell how long ranks wait. Of the `measures`, `wait_share` is the share of its time in which
     the rank that waits most is in ops, `for_peers_share` the part of it before the last rank
     came. `details.caused_by_rank` is which share of the waits each rank caused where ranks can be
-    compared. Two ranks that are late in each step hide each other, and are told of here.
+    compared. Two ranks that are late in each step hide each other, and are told of here. A job that
+    took less than a second, or less than a minute with fewer than 20 ops of a kind, is too short.
 
     ## False alarms
 

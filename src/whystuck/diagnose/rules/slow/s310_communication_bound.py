@@ -32,7 +32,8 @@ class CommunicationBound(Rule):
     1 MiB or more and their bandwidth is known, else a note: the time of a small op is that
     of the host, and a test job does hardly anything else. Of the `measures`, `wait_share` is the
     share of its time in which the rank that waits most is in ops, `for_peers_share` the part of
-    it before the last rank came.
+    it before the last rank came. A job that took less than a second, or less than a minute with
+    fewer than 20 ops of a kind, is too short.
 
     ## False alarms
 
