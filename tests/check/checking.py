@@ -29,7 +29,7 @@ policy = make_policy(
 )
 found = [
     one
-    for check in choose_checks(["device", "pcie", "link"])[1:]
+    for check in choose_checks(["device", "pcie", "link", "p2p"])[1:]
     for one in run_check(check, policy=policy, root=Path(sys.argv[1]))
 ]
 sys.stdout.buffer.write(msgspec.json.encode(found))

@@ -73,6 +73,10 @@ int amdsmi_get_pcie_info(char *device, char *out) {
     *(uint64_t *)(out + 96 + 16) = (uint64_t)told("replays", device, 0);
     return OK;
 }
+int amdsmi_is_P2P_accessible(char *device, char *other, uint8_t *out) {
+    *out = told("p2p", device, told("p2p", other, 1)) != 0;
+    return OK;
+}
 int amdsmi_get_gpu_xgmi_link_status(char *device, uint32_t *out) {
     out[0] = 7;
     for (int i = 0; i < 7; i++) out[1 + i] = i < told("down", device, 0) ? 0 : 1;

@@ -81,6 +81,10 @@ ret_t nvmlDeviceGetComputeRunningProcesses_v3(int *dev, unsigned *size, process 
 ret_t nvmlDeviceGetCurrPcieLinkWidth(int *dev, unsigned *out) { *out = (unsigned)told("width", dev, 16); return OK; }
 ret_t nvmlDeviceGetMaxPcieLinkWidth(int *dev, unsigned *out) { *out = 16; return OK; }
 ret_t nvmlDeviceGetPcieReplayCounter(int *dev, unsigned *out) { *out = (unsigned)told("replays", dev, 0); return OK; }
+ret_t nvmlDeviceGetP2PStatus(int *dev, int *other, unsigned kind, unsigned *out) {
+    *out = (unsigned)told("p2p", dev, told("p2p", other, 0));
+    return kind ? NOT_SUPPORTED : OK;
+}
 ret_t nvmlDeviceGetNvLinkState(int *dev, unsigned link, unsigned *out) {
     if (link >= 18) return NOT_SUPPORTED;
     *out = link < told("links", dev, 18);

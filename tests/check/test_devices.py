@@ -55,6 +55,7 @@ def test_good_devices_pass_with_facts(node: Node) -> None:
     assert found["device"].facts["1"] == "NVIDIA H100 80GB HBM3, 80 GB"
     assert found["pcie"].facts["0"] == "x16 of x16"
     assert found["link"].facts["0"] == "18 links up"
+    assert found["p2p"].facts["0"] == "reaches 1 of 1 other devices"
 
 
 def test_a_node_without_devices_is_skipped(tmp_path: Path) -> None:
@@ -82,6 +83,13 @@ FAULTS: list[tuple[str, str, str, str, str]] = [
     ("user:0=20480", "device", "N414", "warning", "holds 20480 MiB of device 0, more than 512"),
     ("width:1=8", "pcie", "N415", "warning", "of x8, and could have x16"),
     ("replays:0=5000", "pcie", "N415", "warning", "repeated 5000 packets"),
+    (
+        "p2p:1=4",
+        "p2p",
+        "N422",
+        "warning",
+        "direct access is switched off in the driver between devices 0-1",
+    ),
     ("links:1=12", "link", "N416", "error", "device 1 has 12 links of NVLink up, others 18"),
 ]
 
@@ -97,6 +105,29 @@ def test_a_fault_of_a_device_is_named(
     assert text in finding.summary
     others = [one for key, one in found.items() if key != name]
     assert not [one for one in others if one.problems], found
+
+
+def test_a_device_that_reaches_no_other_is_named_where_others_do(node: Node) -> None:
+    found = node.check("p2p:2=5", STAND_IN_DEVICES="4")["p2p"]
+
+    finding = find([found], "N422")
+    assert finding.summary == (
+        "device 2 reaches no other device directly (it is not supported), and others do"
+    )
+    assert found.facts["0"] == "reaches 2 of 3 other devices"
+
+
+def test_devices_of_which_none_can_reach_another_are_well(node: Node) -> None:
+    found = node.check("p2p:0=2,p2p:1=2")["p2p"]
+
+    assert (found.outcome, found.problems) == (Outcome.OK, ())
+    assert found.facts["1"] == "reaches 0 of 1 other devices"
+
+
+def test_one_device_has_none_to_reach(node: Node) -> None:
+    found = node.check(STAND_IN_DEVICES="1")["p2p"]
+
+    assert (found.outcome, found.reason) == (Outcome.SKIPPED, "there is one device")
 
 
 def test_a_small_user_of_a_device_is_no_problem(node: Node) -> None:

@@ -53,6 +53,7 @@ def test_good_devices_of_amd_pass_with_facts(amd: AmdNode) -> None:
     assert found["device"].figures == {"devices": 2}
     assert found["pcie"].facts["0"] == "x16 of x16"
     assert found["link"].facts["0"] == "7 links up"
+    assert found["p2p"].facts["0"] == "reaches 1 of 1 other devices"
 
 
 AMD_FAULTS: list[tuple[str, str, str, str, str]] = [
@@ -66,6 +67,14 @@ AMD_FAULTS: list[tuple[str, str, str, str, str]] = [
     ("replays:0=5000", "pcie", "N415", "warning", "repeated 5000 packets"),
     ("down:1=2", "link", "N416", "error", "device 1 has 5 links of XGMI up, 2 are down"),
 ]
+
+
+def test_a_device_of_amd_that_reaches_no_other_is_named(amd: AmdNode) -> None:
+    found = amd.check("p2p:3=0", STAND_IN_DEVICES="4")["p2p"]
+
+    assert find([found], "N422").summary == (
+        "device 3 reaches no other device directly (the driver refuses it), and others do"
+    )
 
 
 @pytest.mark.parametrize(("fault", "name", "code", "severity", "text"), AMD_FAULTS)

@@ -14,6 +14,7 @@ from whystuck.check.compute.training import Training
 from whystuck.check.compute.versions import Versions
 from whystuck.check.devices.device import Device
 from whystuck.check.devices.links import DeviceLinks, Pcie
+from whystuck.check.devices.peers import DevicePeers
 from whystuck.check.host.cgroup import Cgroup
 from whystuck.check.host.clock import Clock
 from whystuck.check.host.facts import Facts
@@ -51,6 +52,7 @@ CHECKS: tuple[type[Check], ...] = (
     Device,
     Pcie,
     DeviceLinks,
+    DevicePeers,
     Versions,
     Gemm,
     AllReduce,

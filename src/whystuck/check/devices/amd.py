@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from whystuck.check.check import Context
-from whystuck.check.devices.look import DeviceLook, Trouble, User, Vendor
+from whystuck.check.devices.look import DeviceLook, Peer, Trouble, User, Vendor
 from whystuck.collect.node.amd_driver import load_amdsmi, shorten
 from whystuck.collect.node.nvidia_driver import DeviceLostError, DriverLostError
 
@@ -103,6 +103,7 @@ class _Opened:
             replays=replays,
             links=up,
             links_down=down,
+            peers=tuple(self._list_peers(index)),
         )
 
     def _ask(self, index: str, what: str, call: Callable[..., Any], *arguments: object) -> Any:  # noqa: ANN401 - what amdsmi returns
@@ -187,6 +188,18 @@ class _Opened:
         replays = read_number(now.get("pcie_replay_count"))
         pair = (int(width), int(widest)) if width and widest else None
         return pair, int(replays) if replays is not None else None
+
+    def _list_peers(self, index: str) -> Iterator[Peer]:
+        """Tell which other devices this one reaches, where the driver tells it."""
+        call = getattr(self._smi, "amdsmi_is_P2P_accessible", None)
+        for other, handle in self._handles.items():
+            told = None
+            if call and other != index:
+                # Which of the two is lost, their own figures tell.
+                with suppress(DeviceLostError):
+                    told = self._ask(index, f"access to device {other}", call, handle)
+            if told is not None:
+                yield Peer(other, "" if told else "the driver refuses it")
 
     def _count_links(self, index: str) -> tuple[int | None, int]:
         call = getattr(self._smi, "amdsmi_get_gpu_xgmi_link_status", None)

@@ -14,7 +14,7 @@ from whystuck.evidence.nodes.checks import CheckProblem, CheckResult, Outcome
 _PCIE, _LINK = "N415", "N416"
 
 
-class _LinkCheck(Check):
+class LinkCheck(Check):
     """A check of links: a device that is lost has none, and is told by another check."""
 
     def why_skipped(self, context: Context) -> str:
@@ -48,7 +48,7 @@ class _LinkCheck(Check):
         raise NotImplementedError
 
 
-class Pcie(_LinkCheck):
+class Pcie(LinkCheck):
     """The width of the links of PCI Express, and packets that were repeated."""
 
     name = "pcie"
@@ -71,7 +71,7 @@ class Pcie(_LinkCheck):
         return self.make_result(problems, facts=facts, reason=reason)
 
 
-class DeviceLinks(_LinkCheck):
+class DeviceLinks(LinkCheck):
     """The links between devices that are up: NVLink, or XGMI."""
 
     name = "link"

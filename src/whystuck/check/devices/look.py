@@ -31,6 +31,15 @@ class Trouble:
 
 
 @dataclass(frozen=True)
+class Peer:
+    """Another device, and why its memory cannot be reached directly; empty where it can."""
+
+    index: str
+    refusal: str = ""
+    is_switched_off: bool = False
+
+
+@dataclass(frozen=True)
 class DeviceLook:
     """A device at one moment; None is unknown.
 
@@ -45,6 +54,7 @@ class DeviceLook:
         width: Lanes of PCI Express, and the most that device and slot can do.
         replays: Packets of PCI Express that were repeated.
         links: Links to other devices that are up, and those that are not.
+        peers: The other devices, where the driver tells whether this one reaches them.
     """
 
     index: str
@@ -58,6 +68,7 @@ class DeviceLook:
     replays: int | None = None
     links: int | None = None
     links_down: int = 0
+    peers: tuple[Peer, ...] = ()
 
 
 class Devices(Protocol):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from whystuck.check.check import Context
-from whystuck.check.devices.look import DeviceLook, Trouble, User, Vendor
+from whystuck.check.devices.look import DeviceLook, Peer, Trouble, User, Vendor
 from whystuck.collect.node.nvidia_driver import DeviceLostError, Driver
 
 _NODE = re.compile(r"nvidia\d+")
@@ -28,6 +28,18 @@ _REASONS = {
     0x40: "the hardware's limit of heat",
     0x80: "the power supply (power brake)",
 }
+# nvmlGpuP2PCapsIndex_t: reading. The package has a tuple by that name.
+_READ = 0
+# By the numbers of nvmlGpuP2PStatus_t; 6 is unknown.
+_REFUSALS = {
+    0: "",
+    1: "the chipset does not support it",
+    2: "the device does not support it",
+    3: "they are behind different host bridges",
+    4: "it is switched off in the driver",
+    5: "it is not supported",
+}
+_SWITCHED_OFF = 4
 
 
 class Nvidia(Vendor):
@@ -108,6 +120,7 @@ class _Opened:
             width=(int(width), int(most)) if width is not None and most is not None else None,
             replays=self._ask(index, "nvmlDeviceGetPcieReplayCounter"),
             links=self._count_links(index),
+            peers=tuple(self._list_peers(index)),
         )
 
     def _ask(self, index: str, call: str, *arguments: object) -> Any:  # noqa: ANN401 - of ctypes
@@ -162,6 +175,21 @@ class _Opened:
     def _list_users(self, index: str) -> tuple[User, ...]:
         told = self._ask(index, "nvmlDeviceGetComputeRunningProcesses") or ()
         return tuple(User(one.pid, (one.usedGpuMemory or 0) / _MIB) for one in told)
+
+    def _list_peers(self, index: str) -> Iterator[Peer]:
+        """Tell which other devices this one reaches, of those of which the driver tells it."""
+        call = self._driver.nvml.nvmlDeviceGetP2PStatus
+        own = self._handles[index]
+        for other, handle in self._handles.items():
+            if other != index:
+                number = None
+                # Which of the two is lost, their own figures tell.
+                with suppress(DeviceLostError):
+                    number = self._driver.ask(
+                        f"{index} to {other}", "whether it is reached", call, own, handle, _READ
+                    )
+                if number in _REFUSALS:
+                    yield Peer(other, _REFUSALS[number], number == _SWITCHED_OFF)
 
     def _count_links(self, index: str) -> int:
         """Return how many links of NVLink are up."""

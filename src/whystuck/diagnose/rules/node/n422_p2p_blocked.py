@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import ClassVar
 
 from whystuck.diagnose import codes
+from whystuck.diagnose.check_rule import tell_problems
 from whystuck.diagnose.context.nccl_facts import NcclFacts, cite_lines
 from whystuck.diagnose.context.scene import Scene
 from whystuck.diagnose.logs.log_rule import tell_case
@@ -32,6 +33,10 @@ class PeerToPeerBlocked(NcclRule):
     host whose first collectives did not end. These two are taken as why ranks wait. Or CUDA refuses
     it to a process (`peer access is not supported between these two devices`).
 
+    The check `p2p` asks the driver of NVIDIA or AMD for each pair of devices. It tells of access
+    that a setting of the driver switches off, and of a device that reaches no other where others
+    do. It does not look for ACS, which only root can read.
+
     ## False alarms
 
     Devices that cannot do it: consumer cards, or two sockets without NVLink.
@@ -43,6 +48,7 @@ class PeerToPeerBlocked(NcclRule):
     """
 
     code = codes.P2P_BLOCKED
+    needs: ClassVar[tuple[str, ...]] = ("logs", "checks")
     name = "p2p-blocked"
     remedies: ClassVar[tuple[str, ...]] = (
         "nvidia-smi topo -p2p r; nvidia-smi topo -m   # on that host",
@@ -50,7 +56,8 @@ class PeerToPeerBlocked(NcclRule):
     )
 
     def check(self, scene: Scene, policy: Policy) -> Iterator[Finding]:
-        """Yield what machines tell of transfers that were refused, else what NCCL tells."""
+        """Yield what checks find, and what machines tell of refusals, else what NCCL tells."""
+        yield from tell_problems(self, scene)
         cases = scene.story.of(self.code)
         yield from (tell_case(self, case) for case in cases)
         if not cases:
