@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from tests.check.checking import check_devices, find, write_tree
 
+from whystuck.evidence.finding import Confidence
 from whystuck.evidence.nodes.checks import CheckResult, Outcome
 
 SOURCE = Path(__file__).with_name("stand_in_nvml.c")
@@ -114,6 +115,7 @@ def test_a_device_that_reaches_no_other_is_named_where_others_do(node: Node) -> 
     assert finding.summary == (
         "device 2 reaches no other device directly (it is not supported), and others do"
     )
+    assert finding.confidence is Confidence.POSSIBLE
     assert found.facts["0"] == "reaches 2 of 3 other devices"
 
 

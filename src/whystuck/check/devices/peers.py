@@ -16,8 +16,8 @@ _BLOCKED = "N422"
 class DevicePeers(LinkCheck):
     """Direct access between devices: a device that is cut off, or access that is switched off.
 
-    Devices that cannot have it, as consumer cards or those of two sockets, are no problem: then
-    no device of the node is unlike the others.
+    Where no device can have it, as with consumer cards, nothing is wrong. One that is cut off while
+    others are not may be alone behind its host bridge: that it should be reached is not certain.
     """
 
     name = "p2p"
@@ -62,12 +62,12 @@ def _judge_switch(looks: Sequence[DeviceLook]) -> Iterator[CheckProblem]:
             subject=named[0],
             measures={"pairs": len(pairs), "threshold": 0},
             details={"pairs": named},
-            remedies=("look for `RMForceP2P` and `ForceP2P` in /etc/modprobe.d, and remove it",),
+            remedies=("look for P2P in `NVreg_RegistryDwords`: `grep -r NVreg_ /etc/modprobe.d`",),
         )
 
 
 def _judge_alone(looks: Sequence[DeviceLook]) -> Iterator[CheckProblem]:
-    """Tell of a device that reaches none, where others reach some: one that cannot has peers."""
+    """Tell of a device that reaches none, where others reach some."""
     reached = {look.index: sum(not peer.refusal for peer in look.peers) for look in looks}
     if not any(reached.values()):
         return
@@ -76,6 +76,7 @@ def _judge_alone(looks: Sequence[DeviceLook]) -> Iterator[CheckProblem]:
             continue
         yield CheckProblem(
             code=_BLOCKED,
+            confidence="possible",
             text=f"device {look.index} reaches no other device directly ({look.peers[0].refusal}), "
             "and others do",
             subject=look.index,

@@ -39,7 +39,8 @@ class PeerToPeerBlocked(NcclRule):
 
     ## False alarms
 
-    Devices that cannot do it: consumer cards, or two sockets without NVLink.
+    Devices that cannot do it: consumer cards, or two sockets without NVLink, where one device is
+    alone behind its socket.
 
     ## What to do
 
