@@ -80,7 +80,10 @@ class Watched:
     ) -> None:
         monkeypatch.setenv(files.JOB_DIR_ENV, str(folder))
         monkeypatch.setattr(files, "DISARMED", {})
+        # Tests before this one have mapped files in this process, for its life.
+        monkeypatch.setattr(files, "_MAPPED", [])
         monkeypatch.setattr(breaker, "PACE", Pace())
+        monkeypatch.setattr(breaker, "WAIVED", set())
         monkeypatch.setattr(breaker, "measure_cpu_s", lambda: self.used_s)
         monkeypatch.setattr(time, "monotonic", lambda: self.now_s)
         self.off: list[str] = []
@@ -133,6 +136,20 @@ def test_small_excess_is_found_in_the_long_run(
     one = Watched(monkeypatch, tmp_path)
     assert one.use(0.012, 300) == []
     assert one.use(0.012, 100) == ["ops"]
+
+
+def test_too_much_memory_disarms_all_but_not_what_the_user_asks_for(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    one = Watched(monkeypatch, tmp_path)
+    files.make_mapped(str(tmp_path / "log"), breaker.MAX_BYTES)
+    assert one.use(0.0, 20) == []
+    files.make_mapped(str(tmp_path / "more"), 4096 * 256)
+    monkeypatch.setenv("WHYSTUCK_OPS_BUFFER", "1000000")  # 96 MB
+    assert one.use(0.0, 20) == []
+    monkeypatch.delenv("WHYSTUCK_OPS_BUFFER")
+    assert one.use(0.0, 1) == ["all"]
+    assert read_disarmed(one.record) == {"all": "it held 65 MB of memory, of at most 64 MB"}
 
 
 def test_ops_that_are_not_recorded_are_no_part_that_helps(
