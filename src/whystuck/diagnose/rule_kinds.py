@@ -16,6 +16,7 @@ from whystuck.diagnose.context.losses import LossEffect
 from whystuck.diagnose.context.scene import Scene
 from whystuck.diagnose.context.suspects.suspicion import Suspicion
 from whystuck.diagnose.logs.log_rule import names_more, tell_both, tell_case
+from whystuck.diagnose.logs.story import PARTED
 from whystuck.diagnose.policy import Policy
 from whystuck.diagnose.rule import Blame, Rule
 from whystuck.evidence.finding import Citation, Confidence, Finding, Place
@@ -47,7 +48,9 @@ class SuspectRule(Rule):
     def check(self, scene: Scene, policy: Policy) -> Iterator[Finding]:
         """Yield one finding for all suspects of this code."""
         found = list(tell_suspects(self, scene, policy))
-        cases = scene.story.of(self.code)
+        # Where recorded ops tell how ranks parted, words and stacks about the same say less.
+        has_parted = scene.divergences.first is not None
+        cases = [one for one in scene.story.of(self.code) if not (has_parted and one.tier == PARTED)]
         if found and cases and names_more(cases[0], found[0]):
             yield tell_both(self, cases[0], found[0])
         else:

@@ -10,7 +10,6 @@ from whystuck.diagnose.algorithms.stacks.frames import make_places
 from whystuck.diagnose.context.losses import LossEffect
 from whystuck.diagnose.context.ras_facts import find_laggards, find_late_processes
 from whystuck.diagnose.context.scene import Scene
-from whystuck.diagnose.logs.log_rule import tell_case
 from whystuck.diagnose.policy import Policy
 from whystuck.diagnose.rule import Blame
 from whystuck.diagnose.rule_kinds import SuspectRule
@@ -89,9 +88,7 @@ class RankNeverJoined(SuspectRule):
 
     def check(self, scene: Scene, policy: Policy) -> Iterator[Finding]:
         """Yield one finding for all such ranks."""
-        found = list(super().check(scene, policy))
-        # What a tool that asked all ranks says goes without stacks, and with them cites more.
-        yield from found or (tell_case(self, case) for case in scene.story.of(self.code))
+        yield from super().check(scene, policy)
         is_open = not (
             scene.ops.recorded_ranks
             or scene.suspects.explained
