@@ -47,6 +47,14 @@ class LinkCheck(Check):
         """Compare what the drivers tell."""
         raise NotImplementedError
 
+    def tell(
+        self, problems: Sequence[CheckProblem], facts: dict[str, str], lack: str
+    ) -> CheckResult:
+        """Make the result; what no driver tells of has not been checked, for lack of it."""
+        if facts or problems:
+            return self.make_result(problems, facts=facts)
+        return CheckResult(name=self.name, outcome=Outcome.SKIPPED, reason=lack)
+
 
 class Pcie(LinkCheck):
     """The width of the links of PCI Express, and packets that were repeated."""
@@ -64,11 +72,8 @@ class Pcie(LinkCheck):
             for look in looks
             for problem in (*_judge_width(look), *_judge_replays(look, context))
         ]
-        facts = {
-            look.index: f"x{look.width[0]} of x{look.width[1]}" for look in looks if look.width
-        }
-        reason = "" if facts else "the driver does not tell the width of PCI Express"
-        return self.make_result(problems, facts=facts, reason=reason)
+        facts = {look.index: told for look in looks if (told := _describe_lanes(look))}
+        return self.tell(problems, facts, "the driver does not tell the width of PCI Express")
 
 
 class DeviceLinks(LinkCheck):
@@ -91,8 +96,13 @@ class DeviceLinks(LinkCheck):
                 if most and look.links is not None:
                     facts[look.index] = f"{look.links} links up"
         names = " or ".join(vendor.link for vendor, _ in found)
-        reason = "" if facts else f"the devices have no {names}, or none is up"
-        return self.make_result(problems, facts=facts, reason=reason)
+        return self.tell(problems, facts, f"the devices have no {names}, or none is up")
+
+
+def _describe_lanes(look: DeviceLook) -> str:
+    if look.width:
+        return f"x{look.width[0]} of x{look.width[1]}"
+    return "" if look.replays is None else f"{look.replays} packets repeated"
 
 
 def _judge_width(look: DeviceLook) -> Iterator[CheckProblem]:

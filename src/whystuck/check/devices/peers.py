@@ -8,7 +8,7 @@ from whystuck.check.check import Context
 from whystuck.check.devices.device import read_index
 from whystuck.check.devices.links import LinkCheck
 from whystuck.check.devices.look import DeviceLook, Vendor
-from whystuck.evidence.nodes.checks import CheckProblem, CheckResult, Outcome
+from whystuck.evidence.nodes.checks import CheckProblem, CheckResult
 
 _BLOCKED = "N422"
 
@@ -36,11 +36,9 @@ class DevicePeers(LinkCheck):
             for look in told:
                 count = sum(not peer.refusal for peer in look.peers)
                 facts[look.index] = f"reaches {count} of {len(look.peers)} other devices"
-        if facts:
-            return self.make_result(problems, facts=facts)
         is_single = all(len(looks) < 2 for _, looks in found)  # noqa: PLR2004 - a pair
-        reason = "there is one device" if is_single else "the driver does not tell it"
-        return CheckResult(name=self.name, outcome=Outcome.SKIPPED, reason=reason)
+        lack = "there is one device" if is_single else "the driver does not tell it"
+        return self.tell(problems, facts, lack)
 
 
 def _judge_switch(looks: Sequence[DeviceLook]) -> Iterator[CheckProblem]:
