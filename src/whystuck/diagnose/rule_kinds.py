@@ -50,7 +50,9 @@ class SuspectRule(Rule):
         found = list(tell_suspects(self, scene, policy))
         # Where recorded ops tell how ranks parted, words and stacks about the same say less.
         has_parted = scene.divergences.first is not None
-        cases = [one for one in scene.story.of(self.code) if not (has_parted and one.tier == PARTED)]
+        cases = [
+            one for one in scene.story.of(self.code) if not (has_parted and one.tier == PARTED)
+        ]
         if found and cases and names_more(cases[0], found[0]):
             yield tell_both(self, cases[0], found[0])
         else:
