@@ -100,20 +100,22 @@ def train(
     ops: int = 1,
     steps: int = 60,
     buckets: int = 0,
+    bucket_ms: float = 3.0,
     between_ms: float = 0,
+    has_steps: bool = False,
 ) -> Steps:
     """Train: work, buckets of gradients as in DDP, then ops one after the other."""
     for step in range(steps):
         job.work_all(work, step)
         for bucket in range(buckets):
             if bucket:
-                job.work_all(lambda _rank, _step: 3.0, step)
-            job.meet(is_async=True)
+                job.work_all(lambda _rank, _step: bucket_ms, step)
+            job.meet(is_async=True, step=step * has_steps)
         job.wait()
         for op in range(ops):
             if op:
                 job.work_all(lambda _rank, _step: between_ms, step)
-            job.meet()
+            job.meet(step=step * has_steps)
     return job
 
 

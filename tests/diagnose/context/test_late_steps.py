@@ -47,6 +47,41 @@ def test_lost_share_is_the_time_that_the_job_would_save() -> None:
     assert finding.measures["lost_share"] == pytest.approx(30 / 48, abs=0.02)
 
 
+@pytest.mark.parametrize("buckets", [1, 2, 4])
+@pytest.mark.parametrize("bucket_ms", [3, 40])
+def test_rank_that_is_late_to_all_buckets_of_a_backward_pass_is_late_once(
+    buckets: int, bucket_ms: int
+) -> None:
+    job = train(
+        Steps(noise_ms=0.2),
+        slow(1, 20, base_ms=60),
+        buckets=buckets,
+        bucket_ms=bucket_ms,
+        has_steps=True,
+    )
+    (finding,) = job.report().findings
+
+    length_ms = 60 + 20 + (buckets - 1) * bucket_ms + 2
+    assert named(job.report()) == [("S301", [1])]
+    assert finding.measures["lost_share"] == pytest.approx(20 / length_ms, abs=0.01)
+
+
+def test_rank_that_is_late_to_each_backward_pass_of_a_step_is_named() -> None:
+    """By one time in each: that looks like one pass, and no more is said to be lost than is."""
+    job = Steps(noise_ms=0.2)
+    for step in range(60):
+        for _ in range(2):
+            job.work_all(slow(3, 20, base_ms=60), step)
+            for _ in range(3):
+                job.work_all(lambda _rank, _step: 10, step)
+                job.meet(is_async=True, step=step)
+            job.wait()
+    (finding,) = job.report().findings
+
+    assert named(job.report()) == [("S301", [3])]
+    assert 0.08 < finding.measures["lost_share"] < 40 / 222 + 0.01
+
+
 @pytest.mark.parametrize("place", [0, 1, 2, 5])
 @pytest.mark.parametrize("marks", ["lines", "steps"])
 def test_rank_may_be_late_to_any_op_of_the_step(place: int, marks: str) -> None:

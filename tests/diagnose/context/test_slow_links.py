@@ -193,6 +193,23 @@ def test_groups_of_two_tell_the_host() -> None:
     assert (finding.details["ends"], finding.details["direction"]) == ([2], "out")
 
 
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("since", range(2, 24))
+def test_way_that_has_just_become_slow_is_told_right_or_not_at_all(since: int, seed: int) -> None:
+    """What comes back waits for it; before, looks at one way were rarer than at the other."""
+    job, usual_ms = Hosts(seed=seed), {(0, 1): 12.0}
+    for step in range(STEPS):
+        job.slow = {(0, 1): 120.0} if step >= STEPS - since else usual_ms
+        for groups in (((0, 1), (2, 3)), ((0, 2), (1, 3))):
+            job.work_all(lambda _rank, _step: 80, step)
+            for ranks in groups:
+                job.reduce(step, ranks)
+    links = [one for one in job.report().findings if one.code == "S303"]
+
+    assert [(one.details["from"], one.details["to"]) for one in links] in ([], [(0, 1)])
+    assert links or since < 18
+
+
 @pytest.mark.parametrize("kind", ["every", "noise", "short", "gone"])
 def test_transfers_that_are_slow_on_all_links_or_for_a_while_are_no_slow_link(kind: str) -> None:
     job = Hosts()

@@ -129,8 +129,8 @@ class Collectives:
     position inside that file, so that every row can be cited; in an op log it is the number of the
     record. ``behind`` is true for a pending op whose thread is known to be blocked in a later one;
     it is empty when nothing tells. ``unseen`` is true for an op that counts as done although nobody
-    saw its end, ``step`` counts the optimizer steps made before, -1 when unknown; both are empty
-    where only recorders tell.
+    saw its end, ``is_async`` for one whose call waits for nobody, ``step`` counts the optimizer steps
+    made before, -1 when unknown; all three are empty where only recorders tell.
     """
 
     rank: IntColumn = field(default_factory=_no_ints)
@@ -149,6 +149,7 @@ class Collectives:
     done: BoolColumn = field(default_factory=_no_bools)
     behind: BoolColumn = field(default_factory=_no_bools)
     unseen: BoolColumn = field(default_factory=_no_bools)
+    is_async: BoolColumn = field(default_factory=_no_bools)
     step: IntColumn = field(default_factory=_no_ints)
     groups: tuple[GroupName, ...] = ()
     forms: tuple[OpForm, ...] = ()

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from whystuck.evidence.finding import Gap
 from whystuck.evidence.ops.collectives import BoolColumn, Collectives, DumpInfo, GroupName, Statuses
-from whystuck.evidence.ops.log import P2P, UNKNOWN, Column, OpLog, Ops, OpTeam
+from whystuck.evidence.ops.log import ASYNC, P2P, UNKNOWN, Column, OpLog, Ops, OpTeam
 from whystuck.parse.ops.rows import find_blocked, make_rows
 
 HOST_BACKENDS = frozenset({"gloo", "mpi", "ucc"})
@@ -216,6 +216,7 @@ def _replace(
         "done": (recorded.done[kept], rows.done),
         "behind": (np.zeros(len(kept), dtype=np.bool_), find_blocked(ops, rows.done, mine)),
         "unseen": (np.zeros(len(kept), dtype=np.bool_), rows.unseen),
+        "is_async": (np.zeros(len(kept), dtype=np.bool_), (ops.flags[mine] & ASYNC) > 0),
         "step": (np.full(len(kept), UNKNOWN), ops.step[mine]),
     }
     return replace(

@@ -34,6 +34,9 @@ _FEW = 0.02
 # Calls that a rank makes this much more rarely than its most frequent one tell nothing of its role.
 _RARE = 0.1
 _HALF = 0.5
+# A rank is late by itself if so much of its excess remains without transfers: 0.06 at most where a
+# link is slow, 0.48 and more where a rank computes longer, in the jobs of `bench/slow.py`.
+_LEAST_OWN = 0.25
 # So few stretches before or after are none.
 _AT_ENDS = 4
 _MIN_LOST_NS = 5_000_000
@@ -146,7 +149,7 @@ def is_late_itself(late: Late, rounds: Iterable[Rounds], apart: Iterable[Rounds]
             if late.last_row >= 0:
                 chosen &= rows <= late.last_row
             excess_ns = _find_excess(one.own_ns[chosen], columns)
-            return _find_excess(other.own_ns[chosen], columns) >= _HALF * excess_ns
+            return _find_excess(other.own_ns[chosen], columns) >= _LEAST_OWN * excess_ns
     return True
 
 
@@ -260,7 +263,7 @@ def _describe(rounds: Rounds, chosen: NDArray[np.int64], span: LateSpan) -> Late
         rounds.group,
         span.share_last,
         float(np.median(lost_ns[is_late])),
-        float(lost_ns.sum() / rounds.length_ns[chosen].sum()),
+        _sum_once(lost_ns, rounds.is_carried[chosen]) / float(rounds.length_ns[chosen].sum()),
         float(rounds.offsets_ns[first]),
         rounds.is_sure,
         int(rounds.rows[chosen[is_late][-1], first]),
@@ -268,6 +271,12 @@ def _describe(rounds: Rounds, chosen: NDArray[np.int64], span: LateSpan) -> Late
         int(rounds.rows[chosen[0], first]),
         int(rounds.rows[chosen[-1], first]),
     )
+
+
+def _sum_once(lost_ns: Times, is_carried: NDArray[np.bool_]) -> float:
+    """Sum what was lost; of rounds that were not waited for one by one, the most counts."""
+    starts = np.flatnonzero(np.concatenate([[True], ~is_carried[1:]]))
+    return float(np.maximum.reduceat(lost_ns, starts).sum())
 
 
 def _judge_waits(alignment: Alignment) -> Late | None:

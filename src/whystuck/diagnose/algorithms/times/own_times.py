@@ -6,7 +6,9 @@ rank that is late to the first op of a chain is late to that one alone: in the o
 directly, nobody has work of his own.
 
 Asynchronous ops are not waited for one by one. Ops to which a rank came before all had come to the
-one before belong together: a *round* ends with the last of them.
+one before belong together: a *round* ends with the last of them. The reductions of one backward pass
+are waited for at its end alone: who is late to the first is late to all of them, and that counts
+once. Several passes in which a rank is late by the same time look like one: then too little counts.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ _AT_ONCE_NS = 3_000_000
 # Clocks of hosts are known so well.
 _CLOCK_SLACK_NS = 3_000_000.0
 _HALF = 0.5
+_REDUCES = "all_reduce"
 # Fewer steps than this say nothing about steps.
 _MIN_STEPS = 10
 # The period of calls is the smallest distance at which this share of them is repeated: what a rank
@@ -47,7 +50,8 @@ class Rounds:
     it, ``steps`` the number of the step that it is of. ``is_known`` is false where ranks did not
     come from the same place of the program, or did something between whose wait is not known.
     ``offsets_ns`` is by how much clocks are ahead; ``is_sure`` is false when that is not known.
-    ``length_ns`` is the time from the end of the round before to that of each round.
+    ``length_ns`` is the time from the end of the round before to that of each round. Ranks did not
+    wait for that one where ``is_carried``: what they are late by is the same.
     ``has_steps`` is whether optimizers tell the steps; else they are repeated calls.
     """
 
@@ -60,6 +64,7 @@ class Rounds:
     offsets_ns: Times
     is_sure: bool
     length_ns: Times
+    is_carried: Flags
     has_steps: bool = False
 
 
@@ -188,8 +193,35 @@ def _measure(
         lines.offsets_ns,
         lines.is_sure,
         np.diff(last_ns[ends]),
+        _find_carried_on(table, lines)[starts[1:] - 1],
         has_steps,
     )
+
+
+def _find_carried_on(table: Collectives, lines: _Lines) -> Flags:
+    """Find the reductions that ranks issued without having waited for the one before.
+
+    Both are asynchronous, of one step, and issued in one place. By how much ranks come apart grows
+    less from one to the next than they are apart: had they waited, they would have gone on
+    together. That must hold for most of a place, and not be refuted where it is in question.
+    """
+    arrived_ns, rows, keys = lines.arrived_ns, lines.rows, lines.keys
+    if not len(table.is_async) or len(np.unique(table.step[rows])) < _MIN_STEPS:
+        return np.zeros(len(rows) - 1, dtype=np.bool_)
+    reduces = np.array([form.op == _REDUCES for form in table.forms], dtype=np.bool_)
+    is_part = (table.is_async[rows] & reduces[table.form[rows]]).all(axis=1)
+    is_next = is_part[1:] & is_part[:-1] & (keys[1:] == keys[:-1]).all(axis=1)
+    is_next &= (np.diff(table.step[rows], axis=0) == 0).all(axis=1)
+    apart_ns = np.ptp(arrived_ns, axis=1)[1:]
+    grown_ns = np.ptp(np.diff(arrived_ns, axis=0), axis=1)
+    is_clear = np.maximum(apart_ns, grown_ns) >= _AT_ONCE_NS
+    is_kept = np.zeros(len(is_next), dtype=np.bool_)
+    for key in np.unique(keys[1:][is_next, 0]).tolist():
+        here = is_next & (keys[1:, 0] == key)
+        clear = here & is_clear
+        if clear.any() and np.median(grown_ns[clear]) < _HALF * np.median(apart_ns[clear]):
+            is_kept |= here
+    return np.asarray(is_kept & ~(is_clear & (grown_ns >= _HALF * apart_ns)))
 
 
 def _number_steps(table: Collectives, rows: Rows, keys: Rows) -> tuple[Rows, bool]:

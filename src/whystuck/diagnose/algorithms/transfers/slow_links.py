@@ -136,6 +136,8 @@ def find_slow_link(flows: Sequence[Flow], host_by_rank: Mapping[int, str]) -> Sl
     growths = [(one, _measure_growth(one, worst)) for one in known if _key(one) not in listed]
     if any(grown_ns > _MAX_BACK * worst.grown_ns for _, grown_ns in growths):
         return None
+    if any(_is_way_back(one, known) for one in slow):
+        return None
     fast = [
         one
         for one, grown_ns in growths
@@ -173,6 +175,12 @@ def _drop_ways_back(found: Iterable[SlowFlow]) -> list[SlowFlow]:
     return kept
 
 
+def _is_way_back(slow: SlowFlow, flows: Iterable[Flow]) -> bool:
+    """Return whether the other way of the same op grew more, though no change was found there."""
+    turns = (one for one in flows if _key(one) == _turn(slow.flow))
+    return any(_MAX_BACK * _measure_growth(one, slow) > slow.grown_ns for one in turns)
+
+
 def _list_hosts(flow: Flow, host_by_rank: Mapping[int, str]) -> set[str]:
     return {host_by_rank[rank] for rank in flow.ranks if rank in host_by_rank}
 
@@ -194,7 +202,11 @@ def _find_changed(flows: Sequence[Flow], hosts: Mapping[int, str]) -> Iterator[S
 
 
 def _find_change(times_ns: Times) -> int:
-    """Return where two levels fit best, of the logarithm: 0 where there are too few steps."""
+    """Return where two levels fit best, of the logarithm: 0 where there are too few steps.
+
+    Where they fit best at less than `_MIN_STEPS` from the end, the second level is new: with steps
+    of the first one in it, the way back of a slow transfer could look slower than the transfer.
+    """
     known = np.log(times_ns[_START:] + _SHORT_NS)
     count = len(known)
     if count < 2 * _MIN_STEPS:
@@ -202,8 +214,8 @@ def _find_change(times_ns: Times) -> int:
     before = np.arange(1, count)
     sums = np.cumsum(known)[:-1]
     explained = sums**2 / before + (known.sum() - sums) ** 2 / (count - before)
-    middle = slice(_MIN_STEPS - 1, count - _MIN_STEPS)
-    return _START + _MIN_STEPS + int(explained[middle].argmax())
+    place = _MIN_STEPS + int(explained[_MIN_STEPS - 1 :].argmax())
+    return _START + place if place <= count - _MIN_STEPS else 0
 
 
 def _find_apart(flows: Sequence[Flow], hosts: Mapping[int, str]) -> Iterator[SlowFlow]:
