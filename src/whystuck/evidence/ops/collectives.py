@@ -129,8 +129,8 @@ class Collectives:
     position inside that file, so that every row can be cited; in an op log it is the number of the
     record. ``behind`` is true for a pending op whose thread is known to be blocked in a later one;
     it is empty when nothing tells. ``unseen`` is true for an op that counts as done although nobody
-    saw its end, ``is_async`` for one whose call waits for nobody, ``step`` counts the optimizer steps
-    made before, -1 when unknown; all three are empty where only recorders tell.
+    saw its end, ``is_async`` for one whose call waits for nobody, ``step`` counts the optimizer
+    steps made before, -1 when unknown; all three are empty where only recorders tell.
     """
 
     rank: IntColumn = field(default_factory=_no_ints)

@@ -6,9 +6,9 @@ rank that is late to the first op of a chain is late to that one alone: in the o
 directly, nobody has work of his own.
 
 Asynchronous ops are not waited for one by one. Ops to which a rank came before all had come to the
-one before belong together: a *round* ends with the last of them. The reductions of one backward pass
-are waited for at its end alone: who is late to the first is late to all of them, and that counts
-once. Several passes in which a rank is late by the same time look like one: then too little counts.
+one before belong together: a *round* ends with the last of them. The reductions of one backward
+pass are waited for at its end alone: who is late to the first is late to all of them, and that
+counts once. Passes in which a rank is late by the same time look like one: too little counts then.
 """
 
 from __future__ import annotations
@@ -209,15 +209,16 @@ def _find_carried_on(table: Collectives, lines: _Lines) -> Flags:
     if not len(table.is_async) or len(np.unique(table.step[rows])) < _MIN_STEPS:
         return np.zeros(len(rows) - 1, dtype=np.bool_)
     reduces = np.array([form.op == _REDUCES for form in table.forms], dtype=np.bool_)
-    is_part = (table.is_async[rows] & reduces[table.form[rows]]).all(axis=1)
-    is_next = is_part[1:] & is_part[:-1] & (keys[1:] == keys[:-1]).all(axis=1)
+    is_part = np.asarray((table.is_async[rows] & reduces[table.form[rows]]).all(axis=1))
+    is_next = np.asarray(is_part[1:] & is_part[:-1] & (keys[1:] == keys[:-1]).all(axis=1))
     is_next &= (np.diff(table.step[rows], axis=0) == 0).all(axis=1)
-    apart_ns = np.ptp(arrived_ns, axis=1)[1:]
+    apart_ns = np.ptp(arrived_ns[1:], axis=1)
     grown_ns = np.ptp(np.diff(arrived_ns, axis=0), axis=1)
     is_clear = np.maximum(apart_ns, grown_ns) >= _AT_ONCE_NS
     is_kept = np.zeros(len(is_next), dtype=np.bool_)
-    for key in np.unique(keys[1:][is_next, 0]).tolist():
-        here = is_next & (keys[1:, 0] == key)
+    first_keys = keys[1:, 0]
+    for key in np.unique(first_keys[is_next]).tolist():
+        here = is_next & (first_keys == key)
         clear = here & is_clear
         if clear.any() and np.median(grown_ns[clear]) < _HALF * np.median(apart_ns[clear]):
             is_kept |= here
