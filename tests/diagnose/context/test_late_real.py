@@ -54,6 +54,7 @@ def make_rounds(name: str, own_ns: np.ndarray) -> Rounds:
         offsets_ns=np.zeros(ranks),
         is_sure=True,
         length_ns=own_ns.max(axis=1),
+        is_carried=np.zeros(lines, dtype=np.bool_),
     )
 
 
