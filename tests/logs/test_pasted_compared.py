@@ -1,4 +1,4 @@
-"""Checks of jobs that compare their ranks: who raises has found a difference, and need not be it."""
+"""Checks of jobs that compare their ranks: who raises has found a difference."""
 
 from __future__ import annotations
 
