@@ -3,7 +3,8 @@
 The texts are not part of the repository: WHYSTUCK_TEST_DATA is the folder that holds `field_logs`.
 Its `names.csv` tells for each text which findings are right (`names`), which ranks must be named
 (`ranks`), which must not (`innocent`), and what is true but shallow (`shallow`). A verdict that
-leaves it open is the name `inconclusive`, one of a job that is well is `healthy`. Exit code 1 when a bar is missed.
+leaves it open is the name `inconclusive`, one of a job that is well is `healthy`. Exit code 1 when
+a bar is missed.
 """
 
 from __future__ import annotations
