@@ -97,3 +97,24 @@ def test_owner_of_the_gil_in_one_look_is_nothing(tmp_path: Path) -> None:
     report = say(tmp_path, "$ py-spy dump --native -p 9137   # rank 3", *OWNS)
 
     assert all(one.code != "H114" for one in report.findings)
+
+
+SAVING = [
+    'Thread 2291 ({0}): "MainThread"',
+    "    _save (torch/serialization.py:862)",
+    "    save (torch/serialization.py:628)",
+    "    save_full (train/fsdp_io.py:77)",
+    "    main (train/main.py:240)",
+    "# rank 1",
+    'Thread 2292 (active): "MainThread"',
+    "    barrier (torch/distributed/distributed_c10d.py:3683)",
+    "    save_full (train/fsdp_io.py:79)",
+    "    main (train/main.py:240)",
+]
+
+
+@pytest.mark.parametrize(("state", "code"), [("active", "H118"), ("idle", "H101")])
+def test_save_whose_thread_runs_goes_on(tmp_path: Path, state: str, code: str) -> None:
+    finding = say(tmp_path, "# rank 0", *(line.format(state) for line in SAVING)).findings[0]
+
+    assert (finding.code, finding.culprits.ranks) == (code, [0])
