@@ -8,6 +8,7 @@ import pytest
 from tests.logs.test_told import first_of, say
 
 from whystuck.evidence.finding import Confidence
+from whystuck.pipeline import read_evidence
 
 RAISED = [
     "[rank1]: Traceback (most recent call last):",
@@ -118,3 +119,38 @@ def test_save_whose_thread_runs_goes_on(tmp_path: Path, state: str, code: str) -
     finding = say(tmp_path, "# rank 0", *(line.format(state) for line in SAVING)).findings[0]
 
     assert (finding.code, finding.culprits.ranks) == (code, [0])
+
+
+@pytest.mark.parametrize("note", ["(rank 6)", "# rank 6", "<-- rank=6"])
+def test_rank_that_somebody_wrote_behind_a_process_is_its_own(tmp_path: Path, note: str) -> None:
+    lines = [
+        "$ ps -eo pid,stat,wchan:32,etime,args",
+        "  88192 Rl   -                       05:21:02 python3 -u train.py  (rank 5)",
+        f"  88193 Dl   rpc_wait_bit_killable   05:21:02 python3 -u train.py  {note}",
+    ]
+    (tmp_path / "paste.txt").write_text("\n".join(lines))
+    events = read_evidence(tmp_path / "paste.txt").logs.events
+
+    assert [event.rank for event in events] == [5, 6]
+
+
+def test_rank_in_backward_is_not_blamed_beside_one_that_left_the_loop(tmp_path: Path) -> None:
+    stacks = {
+        0: ["backward (torch/_tensor.py:525)", "train_one_epoch (train.py:88)"],
+        1: ["synchronize (torch/cuda/__init__.py:801)", "train_one_epoch (train.py:91)"],
+        2: ["synchronize (torch/cuda/__init__.py:801)", "train_one_epoch (train.py:91)"],
+        3: ["barrier (torch/distributed/distributed_c10d.py:3683)"],
+    }
+    lines = [
+        line
+        for rank, frames in stacks.items()
+        for line in (
+            f"# rank {rank}",
+            f'Thread {900 + rank} (active): "MainThread"',
+            *(f"    {frame}" for frame in frames),
+            f"    main (train.py:{134 if rank == 3 else 131})",
+        )
+    ]
+    report = say(tmp_path, *lines)
+
+    assert not {rank for one in report.findings for rank in one.culprits.ranks} & {0, 1, 2}

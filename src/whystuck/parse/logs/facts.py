@@ -50,7 +50,8 @@ _COMM = re.compile(
 _WORKER = re.compile(r"\bip=([\d.a-fA-F:]{2,45}), pid=(\d{1,7})\) world_rank=(\d{1,7}), ")
 # What a worker says of itself behind the prefix that Ray gives it.
 _OWN_WORKER = re.compile(
-    r"^(?:\[[\d:., -]{5,30}\] ?)?(?:(?:DEBUG|INFO|WARNING|ERROR)\b:? ?)?world_rank[=:] ?(\d{1,7})\b"
+    r"^(?:\[[\d:., -]{5,30}\] ?)?(?:(?:DEBUG|INFO|WARNING|ERROR)\b:? ?)?"
+    r"(?:world_rank[=:] ?|(?:Exception|Error|Failure) (?:in|on) (?:worker )?rank ?)(\d{1,7})\b"
 )
 # DeepSpeed's launcher, of each process that it starts.
 _SPAWNED = re.compile(r"\bprocess (\d{1,9}) spawned with command: .{0,400}--local_rank=(\d{1,4})\b")

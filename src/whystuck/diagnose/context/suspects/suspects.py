@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from whystuck.diagnose import codes
 from whystuck.diagnose.algorithms.ops.alignment import Clash
 from whystuck.diagnose.algorithms.ops.waits import Wait
+from whystuck.diagnose.algorithms.stacks.positions import Doing
 from whystuck.diagnose.context.departed import list_missed
 from whystuck.diagnose.context.divergences import Divergences
 from whystuck.diagnose.context.facts import Facts
@@ -47,6 +48,7 @@ class Suspects:
         if parted.first is not None or self.short_limit is not None:
             return ()
         soft = [item for item in self._elsewhere if not self._is_unmatched(item)]
+        soft = [item for item in soft if not self._may_wait_in_backward(item)]
         if self._are_seen_apart:
             soft = [item for item in soft if item.rank in facts.ranks.seen]
         if soft or facts.waits.waiting:
@@ -112,6 +114,17 @@ class Suspects:
     def _is_unmatched(self, item: Suspicion) -> bool:
         """Return whether a rank that is merely elsewhere is waited for in transfers alone."""
         return item.code == codes.RANK_NEVER_JOINED and item.rank in self._wanted_in_transfers
+
+    def _may_wait_in_backward(self, item: Suspicion) -> bool:
+        """Return whether pasted stacks show a rank in backward, beside one in a collective.
+
+        Backward waits for the reductions in it, as far as anybody knows.
+        """
+        at = self.facts.stacks.positions
+        if self.facts.evidence.incident.kind != "files" or item.rank not in at:
+            return False
+        others = {one.doing for rank, one in at.items() if rank != item.rank}
+        return at[item.rank].doing is Doing.BACKWARD and Doing.COLLECTIVE in others
 
     @cached_property
     def _wanted_in_transfers(self) -> frozenset[int]:

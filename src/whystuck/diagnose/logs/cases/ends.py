@@ -19,6 +19,8 @@ from whystuck.evidence.ranks import name_ranks
 _SIGINT, _SIGKILL, _SIGTERM = 2, 9, 15
 _PROCESS = re.compile(r"process (\d+)")
 # Native code says this before it aborts; an abort without it is often torch's own.
+# What the others of a node print may stand between.
+_NEAR_ROWS = 8
 _ABORTS = ("crt.heap", "crt.terminate")
 # What torch throws in its own threads when a peer or a device is gone.
 _TORCH = re.compile(
@@ -169,6 +171,14 @@ def _make_probed(view: LogView) -> Iterator[Case]:
     )
 
 
+def _is_teardown(view: LogView, thrown: LogEvent) -> bool:
+    """Tell whether torch has just said that it takes the process down: it throws for that."""
+    return any(
+        0 < thrown.row - one.row <= _NEAR_ROWS and one.artifact == thrown.artifact
+        for one in view.list_signatures("c10d.teardown")
+    )
+
+
 def make_crashes(view: LogView) -> Iterator[Case]:
     """Make the case of ranks that crashed in native code."""
     events = [event for event in view.list_signatures(*_FATALS) if is_said(event)]
@@ -176,6 +186,7 @@ def make_crashes(view: LogView) -> Iterator[Case]:
     said = {(event.artifact, event.row) for event in view.events if event.signature in _THROWN}
     is_own = any((event.artifact, event.row + 1) in said for event in thrown)
     is_thrown = is_own or any(_TORCH.search(event.text) for event in thrown)
+    is_thrown |= bool(thrown) and all(_is_teardown(view, event) for event in thrown)
     if is_thrown:
         events = [event for event in events if event.signature != "crt.terminate"]
     ends = [item for item in view.exits if name_signal(item) in CRASH_SIGNALS]

@@ -43,6 +43,10 @@ _BARE = re.compile(
     r"(?P<state2>[RSDTt][<NLsl+]{0,6})\s+(?:(?P<wait2>-|[a-z_]\w{2,60})\s+)?"
     rf"(?:[\d:.-]{{1,20}}\s+){{0,3}}{_PROGRAM.replace('command', 'command2')}$"
 )
+# What somebody has written behind a row: `(rank 6)`, `# rank 6`, `<- rank 6`
+_NOTED = re.compile(
+    r"(?:[(#]|<-+|<=+) {0,3}(?:global )?rank[ =:]{1,2}(\d{1,6})\)?\s*$", re.IGNORECASE
+)
 
 
 class ProcessReader:
@@ -109,7 +113,8 @@ def _read_bare(line: LogLine, row: int) -> Iterator[TabledSeen]:
 def _make(line: LogLine, row: int, pid: str, state: str, wait: str, command: str) -> TabledSeen:
     groups = {"pid": pid[:9], "state": state, "command": command[:200]}
     groups["wait"] = wait if _WAIT.match(wait) else ""
-    rank = find_rank(" " + command)
+    noted = _NOTED.search(command)
+    rank = int(noted[1]) if noted else find_rank(" " + command)
     if rank != UNKNOWN_RANK:
         groups["own"] = str(rank)
     elif (local := find_local_rank(" " + command)) >= 0:
