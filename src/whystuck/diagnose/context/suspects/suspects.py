@@ -116,15 +116,17 @@ class Suspects:
         return item.code == codes.RANK_NEVER_JOINED and item.rank in self._wanted_in_transfers
 
     def _may_wait_in_backward(self, item: Suspicion) -> bool:
-        """Return whether pasted stacks show a rank in backward, beside one in a collective.
+        """Return whether pasted stacks show a rank in backward, and the others in several places.
 
-        Backward waits for the reductions in it, as far as anybody knows.
+        Backward waits for the reductions in it, as far as anybody knows, and so may the others. One
+        that is alone in it, while all others are in a collective, is late.
         """
         at = self.facts.stacks.positions
         if self.facts.evidence.incident.kind != "files" or item.rank not in at:
             return False
         others = {one.doing for rank, one in at.items() if rank != item.rank}
-        return at[item.rank].doing is Doing.BACKWARD and Doing.COLLECTIVE in others
+        is_torn = Doing.COLLECTIVE in others and len(others) > 1
+        return at[item.rank].doing is Doing.BACKWARD and is_torn
 
     @cached_property
     def _wanted_in_transfers(self) -> frozenset[int]:
