@@ -119,14 +119,15 @@ class Suspects:
         """Return whether pasted stacks show a rank in backward, and the others in several places.
 
         Backward waits for the reductions in it, as far as anybody knows, and so may the others. One
-        that is alone in it, while all others are in a collective, is late.
+        that is alone in it, while all others are in one collective, is late.
         """
         at = self.facts.stacks.positions
         if self.facts.evidence.incident.kind != "files" or item.rank not in at:
             return False
-        others = {one.doing for rank, one in at.items() if rank != item.rank}
-        is_torn = Doing.COLLECTIVE in others and len(others) > 1
-        return at[item.rank].doing is Doing.BACKWARD and is_torn
+        others = [one for rank, one in at.items() if rank != item.rank]
+        is_torn = len({one.user for one in others}) > 1
+        is_waiting = any(one.doing is Doing.COLLECTIVE for one in others)
+        return at[item.rank].doing is Doing.BACKWARD and is_torn and is_waiting
 
     @cached_property
     def _wanted_in_transfers(self) -> frozenset[int]:
