@@ -14,6 +14,9 @@ from pathlib import Path
 import psutil
 
 _MEMORY = re.compile(r"^Pss_(?:Anon|Shmem):\s+(\d+) kB", re.MULTILINE)
+_MAPPING = re.compile(r"([0-9a-f]+)-[0-9a-f]+ (\S+) \S+ \S+ \S+\s*(.*)")
+# glibc maps the heap of a thread at a multiple of its largest size.
+_ARENA_BYTES = 64 << 20
 _PROBE_THREAD = "whystuck-probe"
 _SCRIPT = "soak_job.py"
 
@@ -41,6 +44,9 @@ class Job:
             with suppress(OSError, psutil.Error):
                 for metric, value in _measure(process):
                     figures[name, metric] = value
+                if name.startswith("rank"):
+                    text = Path(f"/proc/{process.pid}/smaps").read_text()
+                    figures[name, "thread heaps"] = measure_arenas(text)
         for name, folder in self.folders.items():
             figures[name, "MiB"], figures[name, "files"] = measure_folder(folder)
         for key in figures.keys() - self.samples.keys():
@@ -114,6 +120,21 @@ def _measure(process: psutil.Process) -> Iterator[tuple[str, float]]:
     yield "CPU s", used.user + used.system
 
 
+def measure_arenas(smaps: str) -> float:
+    """Return the MiB that lie in heaps of threads.
+
+    They grow with traces, while the first heap and Python's hardly do.
+    """
+    size_kib, is_heap = 0, False
+    for line in smaps.splitlines():
+        if mapping := _MAPPING.match(line):
+            begin, rights, name = mapping.groups()
+            is_heap = not int(begin, 16) % _ARENA_BYTES and rights == "rw-p" and not name
+        elif is_heap and line.startswith("Anonymous:"):
+            size_kib += int(line.split()[1])
+    return size_kib / 1024
+
+
 def measure_folder(folder: Path) -> tuple[float, float]:
     """Return the MiB on disk and the number of files and folders below a folder."""
     size = count = 0
@@ -125,4 +146,4 @@ def measure_folder(folder: Path) -> tuple[float, float]:
     return size / 2**20, float(count)
 
 
-__all__ = ["Job", "measure_folder"]
+__all__ = ["Job", "measure_arenas", "measure_folder"]

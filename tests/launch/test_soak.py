@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from bench.soak_slopes import Slope, fit_slope
+from bench.soak_watch import measure_arenas
 from numpy.typing import NDArray
 from tests.launch.running import clean_environment
 
@@ -25,6 +26,19 @@ def test_what_a_group_has_while_it_lives_is_no_growth_and_what_it_leaves_is() ->
     assert fit_slope(times_s, alive, is_count=True) == Slope(0.0, 0.0, 0.0)
     left: Values = np.floor(np.linspace(0.0, 2.9, 400))
     assert fit_slope(times_s, alive + left, is_count=True).low > 0
+
+
+def test_heaps_of_threads_are_told_from_the_first_heap_and_from_other_mappings() -> None:
+    size = "Size:   132 kB\nAnonymous:   {} kB\nVmFlags: rd wr\n"
+    smaps = (
+        "5581b07e1000-5581b10da000 rw-p 00000000 00:00 0        [heap]\n" + size.format(9000)
+        + "7ff91c000000-7ff91c11d000 rw-p 00000000 00:00 0 \n" + size.format(668)
+        + "7ff91c11d000-7ff920000000 ---p 00000000 00:00 0 \n" + size.format(0)
+        + "7ff928000000-7ff928123000 rw-p 00000000 00:00 0 \n" + size.format(356)
+        + "7ff926efe000-7ff926ffe000 rw-p 00000000 00:00 0 \n" + size.format(432)
+        + "7ff930000000-7ff930100000 rw-p 00000000 08:01 7   /lib/a.so\n" + size.format(8)
+    )  # fmt: skip
+    assert measure_arenas(smaps) == (668 + 356) / 1024
 
 
 @pytest.mark.slow
