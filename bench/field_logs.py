@@ -3,7 +3,8 @@
 The texts are not part of the repository: WHYSTUCK_TEST_DATA is the folder that holds `field_logs`.
 Its `names.csv` tells for each text which findings are right (`names`), which ranks must be named
 (`ranks`), which must not (`innocent`), and what is true but shallow (`shallow`). A verdict that
-leaves it open is the name `inconclusive`. Exit code 1 when a bar is missed.
+leaves it open is the name `inconclusive`, one of a job that is well is `healthy`. Exit code 1 when
+a bar is missed.
 """
 
 from __future__ import annotations
@@ -93,8 +94,8 @@ def _judge(label: Label, report: dict[str, Any]) -> str:
     named = set(first["culprits"]["ranks"]) if first else set()
     if named & label.innocent:
         return "wrong rank"
-    name = first["name"] if first else "inconclusive"
-    said = {name, "inconclusive"} if report["verdict"] == "inconclusive" else {name}
+    said = {first["name"]} if first else set()
+    said |= {report["verdict"]} & {"inconclusive", "healthy"}
     if said & label.names:
         return "right" if label.ranks <= named else "shallow"
     return "shallow" if said & label.shallow else "missed"

@@ -15,7 +15,6 @@ from tests.launch.running import END, WHYSTUCK, clean_environment, run_whystuck,
 
 from whystuck.evidence.ops.marks import (
     BACKWARD,
-    CHECKPOINT,
     DATALOADER,
     FORWARD,
     KINDS,
@@ -211,5 +210,5 @@ def test_weights_are_the_same_to_the_bit_while_marks_flap(tmp_path: Path) -> Non
     steps = [dict(one) for one in notes]
     assert all(steps[0][one] == steps[1][one] for one in both), "at the same step"
     kinds = set(marks.kind.tolist())
+    # Whether a save falls into a second in which marks are on is a matter of luck.
     assert {STEP, DATALOADER, FORWARD, BACKWARD, OPTIMIZER, USER} <= kinds
-    assert CHECKPOINT in kinds or len(both) < 20

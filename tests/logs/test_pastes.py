@@ -63,7 +63,8 @@ def name_first(report: Report) -> set[str]:
     told = [one for one in report.findings if one.severity is not Severity.NOTE]
     first = next(iter(told or report.findings), None)
     names = {first.name} if first else set()
-    return names | ({"inconclusive"} if report.verdict is Verdict.INCONCLUSIVE else set())
+    is_word = report.verdict in {Verdict.INCONCLUSIVE, Verdict.HEALTHY}
+    return names | ({report.verdict.value} if is_word else set())
 
 
 @pytest.mark.parametrize("only_logs", [True, False], ids=["logs", "diagnose"])

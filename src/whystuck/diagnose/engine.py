@@ -33,7 +33,7 @@ from whystuck.diagnose.summaries.timeline import build_timeline, find_parting
 from whystuck.diagnose.summaries.values import list_values
 from whystuck.diagnose.traces.overview import describe_traces
 from whystuck.diagnose.traces.presence import list_traced_ranks
-from whystuck.diagnose.verdict import guess, judge, withhold
+from whystuck.diagnose.verdict import explain_health, guess, judge, withhold
 from whystuck.evidence.finding import Confidence, Coverage, Finding, Report, Severity, Verdict
 from whystuck.evidence.logs.report import LogSummary
 from whystuck.evidence.model import Evidence
@@ -72,7 +72,7 @@ def diagnose(
     gaps = gather("what the evidence lacks", lambda: list_gaps(scene, verdict))
     coverage = attempt("the coverage", lambda: measure_coverage(scene), Coverage(0, 0))
     context = attempt(
-        "the headline", lambda: _describe(evidence, verdict, findings, book), dict[str, Any]()
+        "the headline", lambda: _describe(scene, verdict, findings, book), dict[str, Any]()
     )
     tables = _make_tables(scene, findings, view, book, failures)
     return replace(
@@ -249,9 +249,9 @@ def _doubt(finding: Finding) -> Finding:
 
 
 def _describe(
-    evidence: Evidence, verdict: Verdict, findings: Sequence[Finding], book: Rulebook
+    scene: Scene, verdict: Verdict, findings: Sequence[Finding], book: Rulebook
 ) -> dict[str, Any]:
-    incident = evidence.incident
+    incident = scene.evidence.incident
     context: dict[str, Any] = {"kind": incident.kind}
     end_class = classify_end(findings, book) if verdict in (Verdict.CRASHED, Verdict.STUCK) else ""
     if end_class:
@@ -266,4 +266,6 @@ def _describe(
         context["command_exit"] = incident.command_exit
     if incident.is_past and verdict is Verdict.HEALTHY:
         context["sentence"] = "the job ended well after a restart; what had failed before is a note"
+    elif verdict is Verdict.HEALTHY and (sentence := explain_health(scene)):
+        context["sentence"] = sentence
     return context

@@ -17,6 +17,7 @@ from whystuck.evidence.finding import (
     Severity,
     Verdict,
 )
+from whystuck.evidence.logs.lines import LogEvent
 
 _VERDICTS = {
     codes.CRASH: Verdict.CRASHED,
@@ -26,6 +27,10 @@ _VERDICTS = {
     codes.SLOW: Verdict.SLOW,
     codes.VALUES: Verdict.DIVERGED,
 }
+
+
+# What launchers and schedulers write of a job that ended well.
+_PASSED = {"job.passed", "job.workers_passed"}
 
 
 def guess(findings: Sequence[Finding]) -> Verdict:
@@ -65,7 +70,8 @@ def _judge_quiet(scene: Scene, quiet: Collection[Verdict | None]) -> Verdict:
     """Name the state of a job in which nobody is to blame for anything."""
     if scene.movement.has_moved_again or Verdict.WAITING in quiet:
         return Verdict.WAITING
-    if not (_is_healthy(scene) or _goes_on(scene) or scene.evidence.incident.is_past):
+    is_well = _is_healthy(scene) or _goes_on(scene) or _find_passed(scene)
+    if not (is_well or scene.evidence.incident.is_past):
         return Verdict.INCONCLUSIVE
     return Verdict.SLOW if Verdict.SLOW in quiet else Verdict.HEALTHY
 
@@ -82,6 +88,28 @@ def _goes_on(scene: Scene) -> bool:
         and not failed
         and not any(event.role in {"cause", "cascade"} for event in scene.story.view.events)
     )
+
+
+def _find_passed(scene: Scene) -> LogEvent | None:
+    """Return the line by which workers ended well; None where a log tells of failures."""
+    view = scene.story.view
+    failed = (
+        *view.exceptions,
+        *view.fatals,
+        *(one for one in view.exits if one.code or one.signal),
+    )
+    if scene.evidence.incident.kind != "files" or failed:
+        return None
+    return next((one for one in view.events if one.signature in _PASSED), None)
+
+
+def explain_health(scene: Scene) -> str:
+    """Say what line of a log shows that a job is well; an empty text where other things do."""
+    if _is_healthy(scene):
+        return ""
+    if passed := _find_passed(scene):
+        return f"its workers ended well, as {passed.artifact} row {passed.row} says"
+    return "steps went on until somebody looked" if _goes_on(scene) else ""
 
 
 def _is_undecided(scene: Scene, first: Finding) -> bool:

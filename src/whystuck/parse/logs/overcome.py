@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 
 from whystuck.evidence.logs.lines import UNKNOWN_RANK
@@ -20,6 +21,8 @@ _LINES_ON = 20
 _LATE_ROWS = 4
 # Kinds of trouble that programs meet and get over, as they try again with less.
 _SURVIVABLE = {"gpu_oom"}
+# An exception that nobody caught, as Python prints it.
+_RAISED = re.compile(r"^\s{0,8}[\w.]{0,80}(?:Error|Exception|Exit)\b")
 _NUMERIC, _DEPARTURE = "numeric", "departure"
 # A rank that says where it is, until it makes progress.
 _STILL = "progress.still"
@@ -118,12 +121,22 @@ def _all_go_on(log: KnownLog, ranks: Iterable[int], row: int) -> bool:
     return bool(told) and all(told)
 
 
+def _all_survive(log: KnownLog, row: int) -> bool:
+    """Tell whether the job went on behind a message of a program, and nothing of it ended.
+
+    Whose message it is does not matter then: no rank goes on for long without the others.
+    """
+    part = log.source.part
+    last = max(part.facts.progress.values(), default=0)
+    return not part.traces and not part.exits and last > row + _LATE_ROWS
+
+
 def _survives(log: KnownLog, seen: EventSeen) -> bool:
     """Tell whether who wrote a line went on, and no traceback or end of it is in the log."""
     line, part = seen.line, log.source.part
     writer = line.rank if line.rank != UNKNOWN_RANK else line.task
     if writer == UNKNOWN_RANK and log.kind != "rank":
-        return False
+        return not _RAISED.match(line.text) and _all_survive(log, seen.row)
     if part.facts.progress.get(writer, 0) <= seen.row:
         return False
     raised = any(

@@ -5,14 +5,13 @@ from __future__ import annotations
 import re
 
 from whystuck.diagnose import codes
+from whystuck.diagnose.algorithms.stacks.gil import wants_gil
 from whystuck.diagnose.context.facts import Facts
 from whystuck.diagnose.context.suspects.suspicion import Suspicion
 from whystuck.evidence.finding import Confidence
 from whystuck.evidence.live import ThreadStack
 from whystuck.evidence.ops.collectives import Frame
 
-# A thread in one of these has no GIL, and waits for it.
-_WANTS = {"take_gil", "PyEval_RestoreThread", "PyEval_AcquireThread", "PyGILState_Ensure"}
 _RUNS_PYTHON = re.compile(r"^_?PyEval_Eval")
 _BLOCKS = re.compile(
     r"^_*(?:GI_+)?(?:pthread_(?:mutex|rwlock|cond|join|barrier)\w*|lll_lock_wait\w*|futex\w*"
@@ -32,7 +31,7 @@ def explain_native_gil(facts: Facts, rank: int) -> Suspicion | None:
     if not samples or samples[-1].source not in (_SOURCE, _SAMPLER):
         return None
     threads = samples[-1].threads
-    waiting = [one for one in threads if _wants_gil(one) and not one.owns_gil]
+    waiting = [one for one in threads if wants_gil(one) and not one.owns_gil]
     is_told = samples[-1].source == _SAMPLER
     running = [one for one in threads if one not in waiting and _runs_python(one)]
     if is_told:
@@ -63,10 +62,6 @@ def explain_native_gil(facts: Facts, rank: int) -> Suspicion | None:
         ),
         details={"thread": holder.name, "library": call.file},
     )
-
-
-def _wants_gil(thread: ThreadStack) -> bool:
-    return any(frame.function in _WANTS for frame in thread.frames)
 
 
 def _runs_python(thread: ThreadStack) -> bool:

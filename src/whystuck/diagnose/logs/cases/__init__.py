@@ -23,10 +23,12 @@ from whystuck.diagnose.logs.cases.elsewhere import make_elsewhere
 from whystuck.diagnose.logs.cases.ends import make_crashes, make_killed
 from whystuck.diagnose.logs.cases.exceptions import make_exceptions
 from whystuck.diagnose.logs.cases.extremes import make_extremes
+from whystuck.diagnose.logs.cases.gil_held import make_gil_held
 from whystuck.diagnose.logs.cases.launchers import make_unstarted
 from whystuck.diagnose.logs.cases.memory import make_host_memory
 from whystuck.diagnose.logs.cases.memory_daemons import make_daemons
 from whystuck.diagnose.logs.cases.memory_pressure import make_memory_pressure
+from whystuck.diagnose.logs.cases.not_ended import make_not_ended
 from whystuck.diagnose.logs.cases.ops.calls import make_calls
 from whystuck.diagnose.logs.cases.ops.crossed import make_crossed
 from whystuck.diagnose.logs.cases.ops.mismatch import make_mismatches
@@ -94,6 +96,8 @@ MAKERS: tuple[Maker, ...] = (
     make_swallowed,
     make_parted,
     make_past,
+    make_not_ended,
+    make_gil_held,
     make_blocked,
     make_packets,
     make_transfers,

@@ -1,4 +1,4 @@
-"""V501 by sums over weights that ranks print: replicas that should be alike are not."""
+"""V501 by sums and norms that ranks print: replicas that should be alike are not."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from whystuck.diagnose import codes
+from whystuck.diagnose.logs.cases.parts import find_time, place_exceptions
 from whystuck.diagnose.logs.story import OWN, Case
 from whystuck.diagnose.logs.view import LogView
 from whystuck.evidence.finding import Confidence
@@ -17,21 +18,38 @@ _MAX_LINES = 6
 _STEP = re.compile(r"\b(?:step|iteration|iter|epoch)[ =:]{1,3}(\d{1,12})\b", re.IGNORECASE)
 # One against one may be either; of shards, each has its own sum.
 _LEAST = 3
+_TABLE = "table "
+_MEMBERS = r"(?:workers|ranks|replicas|processes|devices|GPUs|nodes)"
+# A check of the job, or of its framework, that all ranks have the same.
+_SAME = r"(?:same|identical|equal|consistent|in sync)"
+_COMPARED = re.compile(
+    r"\b(?:gradients?|grad[ _]norms?|param(?:eter)?s?|weights?|model|checksums?|hash(?:es)?|state)"
+    rf"\b[^.;]{{0,60}}\b(?:inconsistent|diverged?|differ(?:s|ent)?|mismatch\w*|out of sync"
+    rf"|not (?:the )?{_SAME})\b[^.;]{{0,40}}\b{_MEMBERS}\b",
+    re.IGNORECASE,
+)
 
 
 def make_checksums(view: LogView) -> Iterator[Case]:
-    """Make the case of few ranks whose sum differs from that of all others at one step."""
-    for step, told in _list_told(view).items():
+    """Make the case of few ranks whose sum differs from that of all others at one step.
+
+    Whoever compares them and raises has found it, and has not therefore done it.
+    """
+    found = tuple(item for item in view.exceptions if _COMPARED.search(item.message))
+    for name, told in _list_told(view).items():
         sums = Counter(value for value, _ in told.values())
         common, most = sums.most_common(1)[0]
         odd = sorted(rank for rank, (value, _) in told.items() if value != common)
         if len(told) < _LEAST or not odd or 2 * most <= len(told):
             continue
+        step = "" if name.startswith(_TABLE) else name
         at = f" at step {step}" if step else ""
+        is_norm = "grad" in told[odd[0]][1].groups.get("what", "")
+        what = "norms of gradients" if is_norm else "weights"
         yield Case(
             code=codes.WEIGHTS_DIVERGED,
-            summary=f"{name_ranks(odd)} {'has' if len(odd) == 1 else 'have'} other weights than "
-            f"the other ranks{at}, as the sums tell that ranks print",
+            summary=f"{name_ranks(odd)} {'has' if len(odd) == 1 else 'have'} other {what} than "
+            f"the other ranks{at}, as the values tell that ranks print",
             # The check of a job that then raises is told by this.
             tier=OWN - 1,
             ranks=tuple(odd),
@@ -39,15 +57,29 @@ def make_checksums(view: LogView) -> Iterator[Case]:
             lines=tuple(told[rank][1] for rank in [*odd, *sorted(set(told) - set(odd))])[
                 :_MAX_LINES
             ],
+            exceptions=found,
+            time=find_time((), found),
             confidence=Confidence.LIKELY,
             details={"step": int(step or 0), "tensors": []},
             scope=view.ranks,
         )
         return
+    if found:
+        yield Case(
+            code=codes.WEIGHTS_DIVERGED,
+            summary="a check found that ranks do not have the same weights or gradients; whose "
+            "differ, it does not tell",
+            tier=OWN - 1,
+            exceptions=found,
+            where=place_exceptions(found[:1]),
+            time=find_time((), found),
+            details={"step": 0, "tensors": []},
+            scope=view.ranks,
+        )
 
 
 def _list_told(view: LogView) -> dict[str, dict[int, tuple[str, LogEvent]]]:
-    """Return the sum of each rank, by the step that a line names."""
+    """Return the sum of each rank, by the step that a line names, or the table it is in."""
     found: dict[str, dict[int, tuple[str, LogEvent]]] = {}
     for event in view.list_signatures("told.checksum"):
         rank = int(event.groups.get("rank") or event.groups.get("rank2") or -1)
@@ -55,4 +87,15 @@ def _list_told(view: LogView) -> dict[str, dict[int, tuple[str, LogEvent]]]:
         match = _STEP.search(event.text)
         if 0 <= rank <= MAX_RANK:
             found.setdefault(match[1] if match else "", {})[rank] = value, event
+    for event in view.list_signatures("table.value"):
+        told = found.setdefault(f"{_TABLE}{event.groups['table']}", {})
+        told[int(event.groups["own"])] = _round(event.groups["sum"]), event
     return found
+
+
+def _round(value: str) -> str:
+    """Leave out what ranks differ by when they add up the same numbers in another order."""
+    try:
+        return f"{float(value):.3g}"
+    except ValueError:
+        return value

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from whystuck.diagnose import codes
-from whystuck.diagnose.logs.cases.parts import WAITS, find_time, is_said
+from whystuck.diagnose.logs.cases.parts import WAITS, find_exceptions, find_time, is_said
 from whystuck.diagnose.logs.cases.prompts import find_prompt_host
 from whystuck.diagnose.logs.story import NOTE, OUTSIDE, WAIT, Case
 from whystuck.diagnose.logs.view import LogView, is_same_host
@@ -45,7 +45,8 @@ def make_clocks_off(view: LogView) -> Iterator[Case]:
     refused = [one for one in view.list_signatures("clock.refused") if is_said(one)]
     loose = _list_loose(view)
     removed = list(view.list_signatures("elastic.no_heartbeat"))
-    felt = [one for one in loose if _is_removed(removed, one.host)]
+    felt = [one for one in loose if refused or _is_removed(removed, one.host)]
+    exceptions = find_exceptions(view, refused)
     if not (off or refused or felt):
         return
     told = off or felt
@@ -57,6 +58,7 @@ def make_clocks_off(view: LogView) -> Iterator[Case]:
         tier=_find_tier(view, refused),
         nodes=nodes,
         lines=tuple(lines[:_MAX_LINES]),
+        exceptions=exceptions,
         time=find_time(refused or removed),
         confidence=Confidence.LIKELY if off or refused else Confidence.POSSIBLE,
         details={"offset_s": max((abs(one.seconds) for one in told), default=0.0)},
@@ -86,7 +88,8 @@ def _describe(told: Sequence[_Clock], nodes: tuple[str, ...], refused: Sequence[
     if worst is None:
         return f"the clock{where} is off: what it sends is refused ({refused[0].text.strip()[:80]})"
     if not worst.seconds:
-        return f"nothing keeps the clock{where} in step, whose heartbeats were found too old"
+        lack = "what it sends is refused" if refused else "its heartbeats were found too old"
+        return f"nothing keeps the clock{where} in step: {lack}"
     way = "slow" if worst.seconds < 0 else "fast"
     verb = "are" if len(nodes) > 1 else "is"
     return (

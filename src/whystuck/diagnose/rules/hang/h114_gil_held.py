@@ -27,6 +27,9 @@ class GilHeld(SuspectRule):
     an extension. `py-spy dump --native` tells who owns the GIL, too, and it is `likely`: the owner
     may wait for a lock that one of the others holds.
 
+    Of logs, it is the rank of which the watchdog of NCCL prints that it could not acquire the GIL:
+    `possible`, and `likely` where a stack of that rank shows the owner.
+
     A thread without any frame belongs to an interpreter that starts or ends, and is not named.
 
     ## False alarms

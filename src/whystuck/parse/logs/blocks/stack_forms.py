@@ -10,6 +10,10 @@ from whystuck.evidence.ops.collectives import Frame
 
 # What people and loggers leave before a line of a stack.
 BEFORE = re.compile(r"^(?:>\s?|(?:DEBUG|INFO|WARN|WARNING|ERROR):? (?=\s|Thread|Process|File|#))+")
+# A command that shows a stack below it.
+COMMAND = re.compile(
+    r"\b(?:py-spy dump|pystack|gstack|pstack|eu-stack)\b|\bgdb\b.{0,60} (?:-p|--pid)\b"
+)
 SPY = re.compile(
     r"^\s*Thread (?P<number>0x[0-9A-Fa-f]{1,16}|\d{1,20}) ?"
     r"\((?P<state>(?:active|idle)[a-z+ ]{0,20})\)(?:: \"(?P<name>[^\"]{0,200})\")?"

@@ -17,6 +17,7 @@ from whystuck.evidence.ranks import MAX_RANK
 from whystuck.parse.logs.blocks.stack_commands import find_local_rank, find_rank
 from whystuck.parse.logs.blocks.stack_forms import (
     BEFORE,
+    COMMAND,
     GDB_BARE,
     GDB_NOISE,
     PROCESS,
@@ -168,7 +169,9 @@ class StackReader:
     def _note_same(self, text: str, owner: str) -> bool:
         """Note the ranks of which a line behind a stack says that they have it, too."""
         known = self._find_open(owner)
-        if known is None or self._lines - known.seen > _MAX_BEHIND or "rank" not in text.lower():
+        is_near = known is not None and self._lines - known.seen <= _MAX_BEHIND
+        # A comment behind a command is about the stack that the command shows.
+        if known is None or not is_near or "rank" not in text.lower() or COMMAND.search(text):
             return False
         same = find_same(text[:400])
         known.process.others |= same - {known.process.rank}

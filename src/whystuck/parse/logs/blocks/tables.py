@@ -11,6 +11,7 @@ from whystuck.parse.logs.blocks.pcie_links import PCIE_MARKS, PcieReader
 from whystuck.parse.logs.blocks.ports import PORT_MARKS, PortReader
 from whystuck.parse.logs.blocks.process_rows import PROCESS_MARKS, ProcessReader
 from whystuck.parse.logs.blocks.rank_times import TIME_MARKS, TimeReader
+from whystuck.parse.logs.blocks.rank_values import VALUE_MARKS, ValueReader
 from whystuck.parse.logs.blocks.recorder_rows import RECORDER_MARKS, RecorderReader
 from whystuck.parse.logs.blocks.tabled import RowReader, TabledSeen
 from whystuck.parse.logs.lines import LogLine
@@ -25,6 +26,7 @@ TABLE_MARKS = (
     *PCIE_MARKS,
     *RECORDER_MARKS,
     *PAIR_MARKS,
+    *VALUE_MARKS,
 )
 
 
@@ -41,6 +43,7 @@ class TableReader:
             PcieReader(),
             RecorderReader(),
             PairReader(),
+            ValueReader(),
         )
 
     @property

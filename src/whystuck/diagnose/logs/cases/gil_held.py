@@ -1,0 +1,65 @@
+"""H114 by what NCCL's watchdog prints, and by pasted stacks: a thread keeps the GIL."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from whystuck.diagnose import codes
+from whystuck.diagnose.algorithms.stacks.frames import describe_place, find_user_frame, make_places
+from whystuck.diagnose.algorithms.stacks.gil import wants_gil
+from whystuck.diagnose.logs.cases.next_step import dump_native
+from whystuck.diagnose.logs.cases.parts import find_time, is_said, list_ranks
+from whystuck.diagnose.logs.story import PARTED, Case
+from whystuck.diagnose.logs.view import LogView
+from whystuck.evidence.finding import Citation, Confidence
+from whystuck.evidence.live import StackSample, ThreadStack
+from whystuck.evidence.logs.lines import LogEvent
+
+_MAX_LINES = 6
+
+
+def make_gil_held(view: LogView) -> Iterator[Case]:
+    """Make a case of each rank whose watchdog says that it did not get the GIL.
+
+    One look at stacks does not tell it: at any moment some thread owns the GIL, and others want it.
+    """
+    events = [event for event in view.list_signatures("c10d.gil") if is_said(event)]
+    last = {one.rank: one for one in view.evidence.stacks if not one.worker}
+    for rank in list_ranks(events):
+        own = [event for event in events if event.rank == rank]
+        sample = last.get(rank)
+        owner = _find_owner(sample) if sample is not None else None
+        yield _tell(view, rank, own, sample, owner)
+
+
+def _find_owner(sample: StackSample) -> ThreadStack | None:
+    return next((one for one in sample.threads if one.owns_gil and one.frames), None)
+
+
+def _tell(
+    view: LogView,
+    rank: int,
+    events: Sequence[LogEvent],
+    sample: StackSample | None,
+    owner: ThreadStack | None,
+) -> Case:
+    frame = find_user_frame(owner.frames) if owner is not None else None
+    place = f" in {describe_place(frame)}" if frame is not None else ""
+    cites = []
+    if sample is not None and owner is not None:
+        count = sum(wants_gil(one) for one in sample.threads if one is not owner)
+        text = f"thread {owner.name} owns the GIL{place}, and {count} others wait for it"
+        cites.append(Citation(text, sample.artifact, sample.row))
+    return Case(
+        code=codes.GIL_HELD,
+        summary=f"a thread of rank {rank} keeps the GIL{place}: not even the watchdog got it",
+        tier=PARTED,
+        ranks=(rank,),
+        lines=tuple(events[:_MAX_LINES]),
+        where=tuple(make_places(rank, owner.frames, 3)) if owner is not None else (),
+        time=find_time(events),
+        confidence=Confidence.LIKELY if owner is not None else Confidence.POSSIBLE,
+        details={"thread": owner.name if owner is not None else "", "library": ""},
+        remedies=() if owner is not None else (dump_native(view, [rank]),),
+        cites=tuple(cites),
+    )

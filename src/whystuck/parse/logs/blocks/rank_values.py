@@ -1,0 +1,71 @@
+"""Tables of what ranks compute and should have alike: norms of gradients, sums over weights.
+
+A program that compares its ranks prints a heading that says what is compared, such as fairseq's
+`grad_norm across the workers:`, and a line for each rank below it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from whystuck.evidence.logs.lines import UNKNOWN_RANK
+from whystuck.evidence.ranks import MAX_RANK
+from whystuck.parse.logs.blocks.tabled import MAX_STRANGERS, TabledSeen
+from whystuck.parse.logs.lines import LogLine
+
+_MEMBERS = (b"workers", b"ranks", b"replicas")
+VALUE_MARKS = tuple(
+    word + b" " + members
+    for word in (b"across the", b"across all", b"across", b"between the", b"between")
+    for members in _MEMBERS
+)
+_HEAD = re.compile(
+    r"\b((?:(?:grad\w*|param\w*|weights?|model|state|loss|norm|checksum|hash|sum)[ _-]?){1,3})"
+    r"[^:]{0,40}\b(?:across|between)(?: the| all)? (?:workers|ranks|replicas)\s{0,2}:\s*$",
+    re.IGNORECASE,
+)
+_VALUE = r"([-+]?\d[\d.]{0,30}(?:e[-+]?\d{1,3})?|[0-9a-f]{6,64}|-?nan|-?inf)"
+_ROW = re.compile(
+    rf"^[\s|]{{0,12}}(?:rank|worker)\s{{0,6}}(\d{{1,7}})\s?[=:|]\s{{0,4}}{_VALUE}\b", re.IGNORECASE
+)
+# `rank 3: ` before a value is taken for a prefix.
+_BARE = re.compile(rf"^\s{{0,8}}[=:|]?\s{{0,4}}{_VALUE}\s*$", re.IGNORECASE)
+
+
+class ValueReader:
+    """Follows one table at a time."""
+
+    def __init__(self) -> None:
+        self._begin = 0
+        self._what = ""
+        self._strangers = 0
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the next lines may be rows."""
+        return bool(self._begin)
+
+    def read(self, line: LogLine, row: int, *, is_mark: bool) -> Iterator[TabledSeen]:
+        """Take a line; yield the value that it tells."""
+        if is_mark and (head := _HEAD.search(line.text)):
+            self._begin, self._what, self._strangers = row, head[1].lower(), 0
+        elif self._begin and (told := _read_row(line)) is not None:
+            self._strangers = 0
+            groups = {"table": str(self._begin), "what": self._what, **told}
+            yield TabledSeen("table.value", row, line, groups)
+        elif self._begin:
+            self._strangers += 1
+            if self._strangers > MAX_STRANGERS:
+                self._begin = 0
+
+
+def _read_row(line: LogLine) -> dict[str, str] | None:
+    if match := _ROW.match(line.text):
+        rank, value = int(match[1]), match[2]
+    elif match := _BARE.match(line.text):
+        rank = next((one for one in (line.rank, line.task) if one != UNKNOWN_RANK), -1)
+        value = match[1]
+    else:
+        return None
+    return {"own": str(rank), "sum": value} if 0 <= rank <= MAX_RANK else None

@@ -1,0 +1,81 @@
+"""Checks of jobs that compare their ranks: who raises has found a difference."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.logs.test_told import first_of, say
+
+RAISED = [
+    "-- Process 2 terminated with the following error:",
+    "Traceback (most recent call last):",
+    '  File "/job/trainer.py", line 96, in train_step',
+    "    self.check(norm)",
+    '  File "/job/trainer.py", line 185, in check',
+    "    raise FloatingPointError(",
+]
+FAIRSEQ = "FloatingPointError: Fatal error: gradients are inconsistent between workers."
+
+
+def table(head: str, row: str, odd: int, world: int = 4) -> list[str]:
+    return [head, *(row.format(rank, 2.319 if rank == odd else 1.7527) for rank in range(world))]
+
+
+@pytest.mark.parametrize("odd", [0, 3])
+@pytest.mark.parametrize(
+    ("head", "row"),
+    [
+        ("grad_norm across the workers:", "rank   {} = {:.8f}"),
+        ("param checksum across ranks:", "rank {}: {}"),
+        ("[rank2]: model state hash across all ranks:", "  rank {} | {}"),
+        ("weights sum between the replicas:", "worker {}: {}"),
+    ],
+)
+def test_table_of_values_names_the_odd_rank_and_not_who_raised(
+    tmp_path: Path, head: str, row: str, odd: int
+) -> None:
+    finding = first_of(say(tmp_path, *RAISED, FAIRSEQ, "-" * 80, *table(head, row, odd), ""))
+
+    assert (finding.code, finding.culprits.ranks) == ("V501", [odd])
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        FAIRSEQ,
+        "RuntimeError: parameters differ across ranks after step 40",
+        "AssertionError: model weights are not identical on all ranks",
+        "ValueError: checksum mismatch between replicas at step 10",
+    ],
+)
+def test_check_without_a_table_names_nobody(tmp_path: Path, message: str) -> None:
+    finding = first_of(say(tmp_path, *RAISED, message))
+
+    assert (finding.code, finding.culprits.ranks) == ("V501", [])
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        table("grad_norm across the workers:", "rank {} = {}", odd=9),
+        table("times across ranks (ms):", "rank {}: {}", odd=1),
+        ["grad_norm across the workers:", "rank 0 = 1.75273132", "rank 1 = 1.75273401"],
+        ["loss across ranks: 1.7", "rank 0 = 1.7", "rank 1 = 1.7", "rank 2 = 2.9"],
+    ],
+    ids=["alike", "times", "rounding", "a value in the heading"],
+)
+def test_other_tables_tell_of_no_difference(tmp_path: Path, lines: list[str]) -> None:
+    assert all(one.code != "V501" for one in say(tmp_path, *lines, "step 9 loss 2.1").findings)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "RuntimeError: The size of tensor a (4) must match the size of tensor b (8)",
+        "ValueError: model expects a state of 8 devices",
+        "KeyError: 'weights differ'",
+    ],
+)
+def test_other_errors_stay_those_of_who_raised(tmp_path: Path, message: str) -> None:
+    assert first_of(say(tmp_path, *RAISED, message)).code != "V501"

@@ -1,0 +1,99 @@
+"""Pasted stacks beside what ranks print: one raised and does not end, or keeps the GIL."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.logs.test_told import first_of, say
+
+from whystuck.evidence.finding import Confidence
+
+RAISED = [
+    "[rank1]: Traceback (most recent call last):",
+    '[rank1]:   File "/w/main.py", line 131, in run',
+    "[rank1]: RuntimeError: bad shape",
+]
+EXITING = [
+    'Thread 40413 (idle): "MainThread"',
+    "    _shutdown (threading.py:1567)",
+    'Thread 40977 (idle): "prefetch-3"',
+    "    wait (threading.py:320)",
+    "    put (queue.py:140)",
+    "    _fill (w/prefetch.py:38)",
+]
+TRAINING = [
+    'Thread 40412 (active): "MainThread"',
+    "    run (w/main.py:136)",
+    "    <module> (w/main.py:145)",
+]
+
+
+def test_rank_that_raised_and_waits_for_its_threads_does_not_end(tmp_path: Path) -> None:
+    report = say(
+        tmp_path,
+        *RAISED,
+        "$ py-spy dump --pid 40413     # local rank 1",
+        *EXITING,
+        "",
+        "$ py-spy dump --pid 40412     # local rank 0, 2 and 3 are the same",
+        *TRAINING,
+    )
+    finding = first_of(report)
+
+    assert (finding.code, finding.culprits.ranks) == ("H120", [1])
+    assert finding.confidence is Confidence.LIKELY
+    assert finding.victims.ranks == "0,2-3"
+    assert "thread prefetch-3 is in _fill" in finding.summary
+
+
+def test_rank_that_raised_and_is_seen_at_work_may_be_another_run(tmp_path: Path) -> None:
+    report = say(tmp_path, *RAISED, "$ py-spy dump --pid 40413     # rank 1", *TRAINING)
+
+    assert first_of(report).code != "H120"
+
+
+def test_sentence_behind_a_stack_still_tells_who_has_it_too(tmp_path: Path) -> None:
+    lines = ["$ py-spy dump --pid 40413     # rank 1", *EXITING, "ranks 0, 2 and 3 are the same"]
+    report = say(tmp_path, *RAISED, *lines)
+
+    assert report.coverage.ranks_seen == 4
+
+
+GIL = (
+    "[rank{0}]:[E224 00:51:52.301 ProcessGroupNCCL.cpp:1176] Could not acquire GIL within 300 ms "
+    "on exit, possible GIL induced hang"
+)
+OWNS = [
+    'Thread 9137 (active+gil): "MainThread"',
+    "    sre_ucs1_match (Modules/_sre/sre_lib.h:1021)",
+    "    score (w/reward.py:58)",
+    'Thread 9502 (idle): "Thread-4 (hb)"',
+    "    take_gil (Python/ceval_gil.h:249)",
+    "    PyEval_RestoreThread (Python/ceval.c:1020)",
+]
+
+
+@pytest.mark.parametrize("rank", [0, 3])
+def test_thread_that_keeps_the_gil_from_the_watchdog_is_named(tmp_path: Path, rank: int) -> None:
+    report = say(
+        tmp_path, GIL.format(rank), f"$ py-spy dump --native -p 9137   # rank {rank}", *OWNS
+    )
+    finding = first_of(report)
+
+    assert (finding.code, finding.culprits.ranks) == ("H114", [rank])
+    assert finding.confidence is Confidence.LIKELY
+    assert finding.where[0].line == 58
+
+
+def test_watchdog_without_the_gil_alone_is_only_possible(tmp_path: Path) -> None:
+    finding = first_of(say(tmp_path, GIL.format(2), "[rank0]: step 9 loss 2.1"))
+
+    assert (finding.code, finding.confidence) == ("H114", Confidence.POSSIBLE)
+    assert "stacks" in finding.remedies[0] or "gdb" in finding.remedies[0], finding.remedies
+
+
+def test_owner_of_the_gil_in_one_look_is_nothing(tmp_path: Path) -> None:
+    report = say(tmp_path, "$ py-spy dump --native -p 9137   # rank 3", *OWNS)
+
+    assert all(one.code != "H114" for one in report.findings)

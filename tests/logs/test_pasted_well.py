@@ -1,0 +1,74 @@
+"""Logs of jobs that are well: their launcher says so, or they went on after some trouble."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.logs.test_told import first_of, say
+
+from whystuck.evidence.finding import Verdict
+
+WARNED = [
+    "[W socket.cpp:601] [c10d] The client socket has failed to connect to [n0]:29500 (errno: 111)",
+    "libnccl-net.so: cannot open shared object file: No such file or directory",
+    "Epoch 1/3: 100%|##########| 2210/2210 [41:02<00:00,  1.11s/it, loss=2.31]",
+]
+PASSED = [
+    "[INFO] [default] worker group successfully finished. Waiting 300 seconds for other agents.",
+    "elastic.agent.server.api: [INFO] Local worker group finished (WorkerState.SUCCEEDED).",
+    "PyTorchJob bert/train-7 is successfully completed",
+    "JobState=COMPLETED Reason=None",
+]
+RAISED = ["Traceback (most recent call last):", '  File "/w/a.py", line 3, in f', "KeyError: 'x'"]
+
+
+@pytest.mark.parametrize("passed", PASSED)
+def test_job_whose_launcher_says_that_it_ended_well_is_healthy(tmp_path: Path, passed: str) -> None:
+    report = say(tmp_path, *WARNED, passed)
+
+    assert (report.verdict, [one.code for one in report.findings]) == (Verdict.HEALTHY, [])
+    assert report.context["sentence"].endswith("row 4 says")
+
+
+@pytest.mark.parametrize("passed", PASSED[:3])
+def test_failure_beside_workers_that_ended_well_is_told(tmp_path: Path, passed: str) -> None:
+    """They may be those of another node, or of another group."""
+    report = say(tmp_path, *WARNED, passed, *(f"[rank3]: {line}" for line in RAISED))
+
+    assert (first_of(report).code, first_of(report).culprits.ranks) == ("C204", [3])
+
+
+def test_words_alone_end_no_job_well(tmp_path: Path) -> None:
+    report = say(tmp_path, *WARNED, "the worker group did not finish", "a group has finished")
+
+    assert report.verdict is Verdict.INCONCLUSIVE
+
+
+OOM = "CUDA out of memory. Tried to allocate 7.83 GiB. GPU 0 has a total capacity of 39.39 GiB"
+STEPS = [f"{{'loss': 1.{step}, 'epoch': 0.{step}}}" for step in range(9)]
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        f"01/12/2025 19:40:21 - WARNING - train - rank 0 bs=32 failed: {OOM}",
+        f"WARNING:root:batch size 32 does not fit: {OOM}; trying 16",
+        f"OOM in validation, skipping this batch ({OOM})",
+    ],
+)
+def test_memory_that_a_program_did_without_is_no_crash(tmp_path: Path, told: str) -> None:
+    assert say(tmp_path, told, *STEPS).findings == []
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [f"torch.OutOfMemoryError: {OOM}", *STEPS],
+        [*STEPS, f"WARNING train failed: {OOM}"],
+        [f"WARNING train failed: {OOM}", *STEPS[:3]],
+    ],
+    ids=["raised", "at the end", "what was on its way"],
+)
+def test_memory_that_may_have_ended_the_job_is_told(tmp_path: Path, lines: list[str]) -> None:
+    assert "C206" in {one.code for one in say(tmp_path, *lines).findings}
