@@ -81,6 +81,22 @@ def test_rank_in_another_get_is_named(call: str) -> None:
     assert job.finding().culprits.ranks == [2]
 
 
+def test_rank_whose_event_loop_has_nothing_to_run_is_named_with_its_last_collective() -> None:
+    lib = "/usr/lib/python3.11"
+    loop = (
+        Frame("EpollSelector.select", f"{lib}/selectors.py", 468),
+        Frame("BaseEventLoop._run_once", f"{lib}/asyncio/base_events.py", 1884),
+        Frame("BaseEventLoop.run_forever", f"{lib}/asyncio/base_events.py", 607),
+        Frame("run", f"{lib}/asyncio/runners.py", 190),
+    )
+    finding = stalled().stands(2, (*loop, at("/job/train.py", 40), MODULE)).finding()
+
+    assert (finding.code, finding.culprits.ranks) == ("H101", [2])
+    assert "asyncio" in finding.summary
+    assert "train.py:10" in finding.summary  # where the coroutine that is suspended was last seen
+    assert [place.line for place in finding.where] == [40, 99, 10]
+
+
 def test_rank_seen_only_by_its_dump_is_named_with_its_last_site() -> None:
     job = Job().steps()
     job.ops([0, 1, 3], "all_reduce", [at("/job/train.py", 10)], pending=True)
