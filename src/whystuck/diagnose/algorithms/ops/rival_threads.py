@@ -1,4 +1,4 @@
-"""Finds threads of one rank that use one group at the same time, whose calls have no fixed order."""
+"""Finds threads of a rank that use one group at the same time: their calls have no fixed order."""
 
 from __future__ import annotations
 
@@ -26,8 +26,9 @@ def find_rival_threads(ops: Ops, group: str) -> tuple[RivalThreads, ...]:
     main thread waits for.
     """
     found = []
-    for log, own in zip(ops.logs, slice_logs(ops), strict=True):
-        own = slice(max(own.start, own.stop - _MAX_OPS), own.stop)
+    for log, rows_of_log in zip(ops.logs, slice_logs(ops), strict=True):
+        start, stop = rows_of_log.start, rows_of_log.stop
+        own = slice(max(start, stop - _MAX_OPS), stop)
         is_open = (ops.ended_ns[own] == 0) & (ops.done_ns[own] == 0) & (ops.thread[own] > 0)
         is_open &= (ops.flags[own] & (HOST | NO_END)) == HOST
         rows = [
