@@ -390,3 +390,39 @@ def test_link_that_is_narrower_than_it_could_be_is_told(
 )
 def test_link_that_sleeps_or_is_whole_is_no_trouble(tmp_path: Path, lines: list[str]) -> None:
     assert "N415" not in names_of(say(tmp_path, *lines, "[rank0]: step 3 loss 2.0"))
+
+
+XID_79 = "gn07 kernel: NVRM: Xid (PCI:0000:c8:00): 79, GPU has fallen off the bus."
+LACKS = [
+    "lightning.fabric.utilities.exceptions.MisconfigurationException: You requested gpu: [0, 1, 2]",
+    "RuntimeError: CUDA error: invalid device ordinal",
+    "ValueError: 8 devices requested, but only 7 found",
+]
+
+
+@pytest.mark.parametrize("message", LACKS)
+def test_device_that_fell_off_the_bus_explains_a_program_that_lacks_one(
+    tmp_path: Path, message: str
+) -> None:
+    raised = ["Traceback (most recent call last):", '  File "/w/a.py", line 3, in f', message]
+    finding = first_of(say(tmp_path, *raised, f"Oct 02 22:58:14 {XID_79}"))
+
+    assert (finding.code, finding.culprits.nodes) == ("C208", ["gn07"])
+
+
+@pytest.mark.parametrize(
+    ("message", "line"),
+    [
+        (LACKS[2], "Oct 02 22:58:14 gn07 kernel: NVRM: Xid (PCI:0000:c8:00): 31, MMU Fault"),
+        ("KeyError: 'devices'", f"Oct 02 22:58:14 {XID_79}"),
+    ],
+)
+def test_other_trouble_of_a_machine_explains_no_lack(
+    tmp_path: Path, message: str, line: str
+) -> None:
+    raised = ["Traceback (most recent call last):", '  File "/w/a.py", line 3, in f', message]
+    told = [
+        one.code for one in say(tmp_path, *raised, line).findings if one.confidence != "possible"
+    ]
+
+    assert told != ["C208"]

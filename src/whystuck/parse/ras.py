@@ -43,7 +43,9 @@ _ERROR_OF_MANY = re.compile(r" +([0-9]{1,9}) ranks reported (\S.{0,99})")
 _ERROR_OF_ONE = re.compile(r" +Rank ([0-9]{1,9}) reported (\S.{0,99}?) -- (.*)")
 _RANK = re.compile(r" +Rank ([0-9]{1,9}) -- (.*)")
 _OWNER = re.compile(r"GPU .{1,60} managed by process ([0-9]{1,10}) on node (\S{1,64})\s*")
-_MISSING_RANKS = re.compile(r" +The missing ranks?: ([0-9]{1,9}(?:, ?[0-9]{1,9}){0,255})\s*")
+_MISSING_RANKS = re.compile(
+    r" +The missing ranks?: ([0-9]{1,9}(?:, ?[0-9]{1,9}){0,255})(?: -- (.*))?\s*"
+)
 _SILENT = re.compile(r" +Missing communicator data from ([0-9]{1,9}) job process(?:es)?\s*")
 _DEAD = re.compile(r" +([0-9]{1,9}) job process(?:es are| is) considered dead\b.*")
 _TIMEOUTS = re.compile(r" +Encountered ([0-9]{1,9}) communication timeouts? .*")
@@ -198,7 +200,9 @@ class _Text:
         self.take(_make_member(match[1], match[2]))
 
     def _read_missing(self, match: re.Match[str]) -> None:
-        for number in match[1].split(","):
+        first, *rest = match[1].split(",")
+        self.take(_make_member(first, match[2] or ""))
+        for number in rest:
             self.take(RasMember(int(number)))
 
     def _read_silent(self, match: re.Match[str]) -> None:

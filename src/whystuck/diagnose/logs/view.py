@@ -7,8 +7,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
+from itertools import chain
 
 from whystuck.diagnose.logs.clocks import Clocks
+from whystuck.diagnose.logs.owners import Owner, is_address, list_owners
 from whystuck.evidence.live import ExitRecord, FatalStack, PythonException
 from whystuck.evidence.logs.lines import LogEvent, LogFile, LogTime
 from whystuck.evidence.model import Evidence
@@ -190,23 +192,10 @@ class LogView:
     def _pids(self) -> Mapping[int, Mapping[str, set[int]]]:
         """The ranks of each process number, by the short names of their hosts."""
         found: dict[int, dict[str, set[int]]] = {}
-
-        def note(pid: int, node: str, rank: int) -> None:
-            found.setdefault(pid, {}).setdefault(_shorten(node), set()).add(rank)
-
-        for item in self._tellers:
-            if item.pid and item.rank >= 0:
-                note(item.pid, item.node, item.rank)
-        for (node, pid), ranks in self.evidence.logs.ranks_by_process.items():
-            found.setdefault(pid, {}).setdefault(_shorten(node), set()).update(ranks)
-        for series in self.evidence.memory:
-            for pid in (series.pid, *series.worker_pids):
-                note(pid, series.node, series.rank)
-        for sample in (one for one in self.evidence.stacks if one.rank >= 0 and one.pid):
-            note(sample.pid, self.node_by_rank.get(sample.rank, ""), sample.rank)
-        for file in self.files:
-            for rank, pid in file.pid_by_rank.items():
-                note(pid, self.node_by_rank.get(rank, ""), rank)
+        tellers = (item for item in self._tellers if item.pid and item.rank >= 0)
+        told = (Owner(item.pid, item.node, item.rank) for item in tellers)
+        for one in chain(told, list_owners(self.evidence, self.node_by_rank)):
+            found.setdefault(one.pid, {}).setdefault(_shorten(one.node), set()).add(one.rank)
         return found
 
     @cached_property
@@ -383,8 +372,7 @@ def is_same_host(one: str, other: str) -> bool:
 
 def _shorten(host: str) -> str:
     # An address has no name to cut: all of 10.0.0.0/8 would be one host.
-    is_address = host.replace(".", "").isdecimal()
-    return host if is_address else host.partition(".")[0].lower()
+    return host if is_address(host) else host.partition(".")[0].lower()
 
 
 def simplify_bus(bus: str) -> str:

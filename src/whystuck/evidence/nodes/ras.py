@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 RAS_JSON_FILE = "ras.json"
@@ -95,3 +96,17 @@ class RasStatus:
         """Whether every member of every communicator has answered and issued the same."""
         is_odd = any(one.counts or one.missing or one.absent for one in self.comms)
         return bool(self.comms_seen) and not (is_odd or self.dead or self.silent or self.timeouts)
+
+
+def list_whole_members(answers: Iterable[RasStatus]) -> Iterator[RasMember]:
+    """Yield the members whose process is known, of communicators in which their rank is the job's.
+
+    That is so in the largest one, where no other is as large.
+    """
+    for answer in answers:
+        whole = [one for one in answer.comms if one.size == answer.largest]
+        if answer.alike == 1 and len(whole) == 1:
+            (comm,) = whole
+            named = (*comm.missing, *comm.absent, *answer.members)
+            named += tuple(member for one in (*comm.counts, *comm.errors) for member in one.members)
+            yield from (member for member in named if member.pid > 0)

@@ -134,19 +134,35 @@ def explain_saving(facts: Facts, rank: int) -> Suspicion | None:
     frames, activity = get_frames(facts, rank), get_activity(facts, rank)
     if rank in facts.waits.waiting_by_stack:
         return None  # inside of the save it waits for others, whatever bytes its threads move
-    if not is_saving(frames) or not (is_moving(facts, activity) or activity.disk_moves):
+    goes_on = is_moving(facts, activity) or activity.disk_moves
+    is_seen = not goes_on and _is_seen_running(facts, rank)
+    if not is_saving(frames) or not (goes_on or is_seen):
         return None
     rate = round(activity.write_mb_per_s, 2)
     user = find_user_frame(frames)
+    text = f"is writing a checkpoint ({user.function if user else 'save'})"
+    told = Citation(f"bytes written by rank {rank} grow", activity.artifact)
     return Suspicion(
         rank,
         codes.CHECKPOINT_SLOW,
         Confidence.CERTAIN if activity.write_bytes else Confidence.LIKELY,
-        f"is writing a checkpoint ({user.function if user else 'save'}) at {rate} MB/s",
+        text if is_seen else f"{text} at {rate} MB/s",
         frames,
-        because=(Citation(f"bytes written by rank {rank} grow", activity.artifact),),
-        measures={"mb_per_s": rate},
+        because=(facts.stacks.cite(rank, "its thread runs, in a save") if is_seen else told,),
+        measures={} if is_seen else {"mb_per_s": rate},
     )
+
+
+def _is_seen_running(facts: Facts, rank: int) -> bool:
+    """Tell whether pasted stacks show the main thread of a rank on a processor.
+
+    A thread that waits for a file system is asleep, which py-spy calls idle. Where others have
+    given up waiting, it is what they waited for, and no mere wait.
+    """
+    if facts.evidence.incident.kind != "files" or facts.logs.story.roots:
+        return False
+    samples = facts.stacks.samples_by_rank.get(rank, [])
+    return bool(samples) and samples[-1].main is not None and samples[-1].main.active is True
 
 
 def explain_loading(facts: Facts, rank: int) -> Suspicion | None:
@@ -276,7 +292,8 @@ def explain_absent(facts: Facts, rank: int) -> Suspicion | None:
     if is_joining:
         sure, how = Confidence.POSSIBLE, "waits for others"
     place = describe_place(here[0]) if here else "unknown code"
-    text, last = f"{how} in {place}", ()
+    last: tuple[Frame, ...] = ()
+    text = f"{how} in {place}"
     if blocked and is_in_idle_loop(frames):
         last = facts.ops.find_last_site(rank)[:1]
         text = f"waits in the event loop of asyncio, in {place}: none of its tasks can go on"

@@ -25,6 +25,7 @@ from whystuck.diagnose.logs.cases.exceptions import make_exceptions
 from whystuck.diagnose.logs.cases.extremes import make_extremes
 from whystuck.diagnose.logs.cases.gil_held import make_gil_held
 from whystuck.diagnose.logs.cases.launchers import make_unstarted
+from whystuck.diagnose.logs.cases.link_speeds import make_link_speeds
 from whystuck.diagnose.logs.cases.memory import make_host_memory
 from whystuck.diagnose.logs.cases.memory_daemons import make_daemons
 from whystuck.diagnose.logs.cases.memory_pressure import make_memory_pressure
@@ -98,6 +99,7 @@ MAKERS: tuple[Maker, ...] = (
     make_past,
     make_not_ended,
     make_gil_held,
+    make_link_speeds,
     make_blocked,
     make_packets,
     make_transfers,

@@ -25,6 +25,9 @@ class CheckpointSlow(SuspectRule):
     `likely`, and names the line that loads. A load that does not move is H101, and H116 where the
     file system does not answer.
 
+    Of pasted stacks, it is a save whose thread py-spy calls `active`: one that waits for the file
+    system is `idle`.
+
     Of logs, how long ranks say that a save took, or the times between the lines that begin and end
     a file: where that is half of the time limit and more, and others waited meanwhile. A rank is
     named that took five times as long as most; where all were slow, nobody is.

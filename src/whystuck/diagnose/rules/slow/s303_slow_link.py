@@ -9,6 +9,7 @@ from whystuck.diagnose import codes
 from whystuck.diagnose.algorithms.transfers.flows import Flow
 from whystuck.diagnose.algorithms.transfers.slow_links import IN, OUT, SlowFlow, SlowLink
 from whystuck.diagnose.context.scene import Scene
+from whystuck.diagnose.logs.log_rule import tell_case
 from whystuck.diagnose.policy import Policy
 from whystuck.diagnose.rule import Blame, Rule
 from whystuck.evidence.finding import Citation, Confidence, Finding, Severity
@@ -48,6 +49,9 @@ class SlowLinkRule(Rule):
     the `measures`, `before_ms` is the usual transfer before, or that of others, `after_ms` the one
     since, `lost_share` the share of the time that is lost.
 
+    Of texts, it is the host whose interface has agreed on half the speed of that of others or less,
+    as `ethtool` prints it below the prompt of each host; `details.kind` is `speed` then.
+
     ## False alarms
 
     A host whose processor is busy passes data on slowly: ranks that do not get the processor
@@ -61,7 +65,7 @@ class SlowLinkRule(Rule):
     code = codes.SLOW_LINK
     name = "slow-link"
     severity = Severity.WARNING
-    needs = ("ops",)
+    needs = ("ops", "logs")
     explains = (codes.WHOLE_JOB_SLOWER, codes.IMBALANCE, codes.COMMUNICATION_BOUND)
     explains_from = Severity.WARNING
     remedies: ClassVar[tuple[str, ...]] = (
@@ -75,6 +79,7 @@ class SlowLinkRule(Rule):
         del policy
         link = scene.pace.slow_link
         if link is None:
+            yield from (tell_case(self, case) for case in scene.story.of(self.code))
             return
         ends = _list_ends(scene, link)
         worst, pair = link.worst, link.pair

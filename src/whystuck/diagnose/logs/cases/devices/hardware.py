@@ -22,7 +22,7 @@ from whystuck.diagnose.logs.cases.parts import (
 from whystuck.diagnose.logs.story import ALOOF, LINKED, NEAR, OUTSIDE, OWN, Case
 from whystuck.diagnose.logs.view import LogView, simplify_bus
 from whystuck.evidence.finding import Confidence
-from whystuck.evidence.live import ExitRecord
+from whystuck.evidence.live import ExitRecord, PythonException
 from whystuck.evidence.logs.lines import LogEvent
 from whystuck.evidence.ranks import name_ranks
 
@@ -34,11 +34,19 @@ _PID = re.compile(
 # The fabric of a host fails for all its devices: what these say comes before what devices say.
 _FABRIC = ("sxid.", "fm.")
 _FABRIC_KINDS = {"nvswitch", "fabric"}
+_LOST = "gpu_lost"
 _NODE_KINDS = {"nic", "storage", "host_crash", "host_hang", "cpu_mem_ecc", "node_failure"}
 _SHARED_KINDS = {"network", "fabric"}
 # What ranks print when their own device fails.
 _DEVICE_SIGNS = ("cuda.", "cublas.", "nccl.cuda_failure", "xpu.lost")
 _DEVICE_WORDS = re.compile(r"CUDA error|Cuda failure|unhandled cuda error|cuDNN|CUBLAS|HIP error")
+# What a program says that wants more devices than it finds, such as Lightning and torch.
+_LACKS_DEVICES = re.compile(
+    r"You requested gpu|machine only has|No CUDA GPUs are available|invalid device ordinal"
+    r"|\bonly \d{1,3} (?:GPUs?|devices?|accelerators?) (?:is |are )?(?:available|visible|found)"
+    r"|(?:GPUs?|devices?) requested,? but only \d",
+    re.IGNORECASE,
+)
 
 
 @dataclass
@@ -203,6 +211,7 @@ def _make_case(
         ranks=tuple(ranks),
         nodes=(trouble.node,) if trouble.node else (),
         lines=(first, *(event for event in events if event is not first), *others[:2]),
+        exceptions=_find_lacking(view, trouble),
         exits=_list_ended(view, trouble),
         time=time,
         confidence=Confidence.CERTAIN if ranks else Confidence.LIKELY,
@@ -212,6 +221,15 @@ def _make_case(
         support=_weigh(view, trouble, ranks, reach),
         is_foreign=True,
     )
+
+
+def _find_lacking(view: LogView, trouble: _Trouble) -> tuple[PythonException, ...]:
+    """Return what programs raised on that host because a device is no longer there."""
+    if not any(event.kind == _LOST for event in trouble.events):
+        return ()
+    hosts = {"", trouble.node}
+    found = (item for item in view.exceptions if _LACKS_DEVICES.search(item.message))
+    return tuple(item for item in found if not trouble.node or item.node in hosts)
 
 
 def _weigh(view: LogView, trouble: _Trouble, ranks: frozenset[int], reach: frozenset[int]) -> int:
@@ -226,7 +244,8 @@ def _weigh(view: LogView, trouble: _Trouble, ranks: frozenset[int], reach: froze
         for event in view.events
     ):
         return LINKED
-    if any(item.rank in hit and _DEVICE_WORDS.search(item.message) for item in view.exceptions):
+    failed = (item for item in view.exceptions if item.rank in hit)
+    if any(_DEVICE_WORDS.search(item.message) for item in failed) or _find_lacking(view, trouble):
         return LINKED
     if _list_ended(view, trouble) or any(item.rank in ranks and item.signal for item in view.exits):
         return LINKED
