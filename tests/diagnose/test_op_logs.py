@@ -409,3 +409,16 @@ def test_two_ops_of_one_thread_tell_of_the_network() -> None:
 
     assert (finding.code, finding.confidence) != ("H122", Confidence.POSSIBLE)
     assert "threads" not in finding.details
+
+
+def test_order_of_two_threads_that_differs_blames_no_rank() -> None:
+    logged = Logged(2).steps()
+    for ring in logged.rings.values():
+        ring.value(THREAD, {"name": "AsyncCheckpointExecutor_0", "id": 200})
+    logged.waits([0], thread=1).waits([0], "all_gather", thread=2, line=20)
+    logged.waits([1], "all_gather", thread=2, line=20).waits([1], thread=1)
+    finding = logged.finding()
+
+    assert finding.confidence is Confidence.POSSIBLE
+    assert finding.culprits.ranks == []
+    assert "different order" in finding.summary

@@ -9,7 +9,6 @@ from msgspec.structs import replace
 
 from whystuck.diagnose import codes
 from whystuck.diagnose.algorithms.ops.progress import is_on_device, slice_rank
-from whystuck.diagnose.algorithms.ops.rival_threads import RivalThreads, find_rival_threads
 from whystuck.diagnose.algorithms.ops.waits import NO_ROW, Wait
 from whystuck.diagnose.algorithms.processes.links import Link, find_dead_links
 from whystuck.diagnose.algorithms.stacks.frames import make_places
@@ -29,8 +28,9 @@ from whystuck.diagnose.context.scene import Scene
 from whystuck.diagnose.logs.log_rule import tell_case
 from whystuck.diagnose.policy import Policy
 from whystuck.diagnose.rule import Blame, Rule
+from whystuck.diagnose.thread_order import tell_threads
 from whystuck.diagnose.traces.stalls import Before, cite_before, find_work_before, list_before
-from whystuck.evidence.finding import Citation, Confidence, Finding, Severity
+from whystuck.evidence.finding import Citation, Confidence, Finding
 from whystuck.evidence.nodes.devices import DeviceState, RunningKernel
 from whystuck.evidence.ranks import format_ranks, name_ranks
 
@@ -48,10 +48,6 @@ _DECIDE = (
 )
 # The one run that decides, by what is known of the starts of an op.
 _EXPERIMENTS = {_UNKNOWN: _DECIDE, _NONE: _BEFORE}
-_OWN_GROUP = (
-    "give each thread a process group of its own (`dist.new_group`), or let one thread make all "
-    "calls; `torch.distributed.checkpoint.async_save` takes one as `process_group`"
-)
 _ODD = {
     Mode.COMPUTING: "look for a kernel of your own on that rank, before the op, that does not end:"
     " start again with `--gpu-coredump`, which names it, or with `CUDA_LAUNCH_BLOCKING=1`, with "
@@ -153,9 +149,8 @@ class TransferStalled(Rule):
             # A rank that is at another op of the group is judged by that one.
             first = min(waits, key=lambda wait: wait.seq)
             found = self._make(scene, policy, label, [one for one in waits if one.seq == first.seq])
-            rivals = find_rival_threads(scene.evidence.ops, label)
             is_shown = bool(find_dead_links(scene.evidence.processes))
-            yield _tell_threads(scene, found, rivals) if rivals and not is_shown else found
+            yield found if is_shown else tell_threads(scene, found, label)
 
     def _make(self, scene: Scene, policy: Policy, label: str, waits: Sequence[Wait]) -> Finding:
         first = waits[0]
@@ -253,37 +248,6 @@ def _describe_wait(wait: Wait, op: str, started: str) -> str:
     known = {_ALL: "and its device began it", _NONE: "and its device has not begun it"}
     begun = known.get(started, "which is not over on its device")
     return f"rank {wait.rank} issued {op} {wait.seq} of group {wait.group.label}, {begun}"
-
-
-def _tell_threads(scene: Scene, finding: Finding, rivals: Sequence[RivalThreads]) -> Finding:
-    """Add that threads of a rank use the group at once: the backend pairs calls by their order.
-
-    The log of a rank has one order, which need not be that in which the backend got the calls.
-    """
-    names = list(rivals[0].rows)
-    summary = (
-        f"{finding.summary}; threads {' and '.join(names)} of {name_ranks([rivals[0].rank])} use "
-        f"group {finding.culprits.groups[0]} at the same time, so that ranks may call its ops in "
-        "different order"
-    )
-    cites = [
-        Citation(
-            f"{name} of rank {item.rank} is in an op that is not over",
-            scene.evidence.ops.logs[int(scene.evidence.ops.log[row])].artifact,
-            int(scene.evidence.ops.number[row]),
-        )
-        for item in rivals[:_MAX_NAMED]
-        for name, row in list(item.rows.items())[:_MAX_NAMED]
-    ]
-    return replace(
-        finding,
-        summary=summary,
-        confidence=Confidence.POSSIBLE,
-        severity=Severity.WARNING,
-        because=[*finding.because, *cites],
-        details=finding.details | {"threads": names},
-        remedies=[_OWN_GROUP, *finding.remedies],
-    )
 
 
 def _advise(finding: Finding, first: str) -> Finding:
