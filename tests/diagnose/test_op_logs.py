@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.diagnose.op_scenes import Logged
 from tests.diagnose.scenes import MODULE, at
-from tests.parse.ops.op_logs import ASYNC, BOOT_NS, ISSUE_FAILED, MS, NO_END
+from tests.parse.ops.op_logs import ASYNC, BOOT_NS, ISSUE_FAILED, MS, NO_END, THREAD
 
 from whystuck.diagnose.engine import diagnose
 from whystuck.diagnose.summaries.recorded import Coded, make_tables
@@ -386,3 +386,39 @@ def test_an_op_that_a_rank_had_no_room_to_tell_is_no_other_op() -> None:
         logged.waits([0, 1, 2])
         names = {finding.code for finding in logged.report().findings}
         assert not names & {"H105", "H106", "H107"}, names
+
+
+def test_two_threads_in_one_group_are_told_before_the_network() -> None:
+    logged = Logged(2).steps()
+    for ring in logged.rings.values():
+        ring.value(THREAD, {"name": "AsyncCheckpointExecutor_0", "id": 200})
+    logged.waits(range(2), thread=1)
+    logged.waits(range(2), "all_gather", thread=2)
+    finding = logged.finding()
+
+    assert (finding.code, finding.confidence) == ("H122", Confidence.POSSIBLE)
+    assert finding.culprits.ranks == []
+    assert finding.details["threads"] == ["MainThread", "AsyncCheckpointExecutor_0"]
+    assert "different order" in finding.summary
+    assert "new_group" in finding.remedies[0]
+
+
+def test_two_ops_of_one_thread_tell_of_the_network() -> None:
+    logged = Logged(2).steps()
+    finding = logged.waits(range(2)).waits(range(2), "all_gather").finding()
+
+    assert (finding.code, finding.confidence) != ("H122", Confidence.POSSIBLE)
+    assert "threads" not in finding.details
+
+
+def test_order_of_two_threads_that_differs_blames_no_rank() -> None:
+    logged = Logged(2).steps()
+    for ring in logged.rings.values():
+        ring.value(THREAD, {"name": "AsyncCheckpointExecutor_0", "id": 200})
+    logged.waits([0], thread=1).waits([0], "all_gather", thread=2, line=20)
+    logged.waits([1], "all_gather", thread=2, line=20).waits([1], thread=1)
+    finding = logged.finding()
+
+    assert finding.confidence is Confidence.POSSIBLE
+    assert finding.culprits.ranks == []
+    assert "different order" in finding.summary

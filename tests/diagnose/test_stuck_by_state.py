@@ -51,6 +51,52 @@ def test_computing_rank_is_possible_until_the_gap_is_ten_times_the_longest() -> 
     assert (finding.confidence, finding.severity) == (Confidence.LIKELY, Severity.ERROR)
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        'store.get(f"rollout/{i}/{actor}")',
+        'dist.TCPStore("host", 29500).wait([key])',
+        "self._store.wait(keys, LIMIT)",
+        "default_store().multi_get(keys)",
+    ],
+)
+def test_rank_that_waits_for_a_key_of_a_store_is_no_culprit(call: str) -> None:
+    job = stalled().stands(2, (at("/job/rl.py", 2, "learn"), at("/job/train.py", 8), MODULE))
+    job.source("/job/rl.py", f"def learn(i):\n    {call}\n")
+    finding = job.finding()
+
+    assert (finding.code, finding.confidence) == ("H101", Confidence.POSSIBLE)
+    assert finding.culprits.ranks == []
+    assert finding.victims.ranks == "0-3"
+    assert "for a key of a store" in finding.summary
+    assert (finding.where[0].rank, finding.where[0].line) == (2, 2)
+    assert finding.details["state"] == "waiting for a key"
+
+
+@pytest.mark.parametrize("call", ["storage.get(key)", "stores[0].get(key)  # restore.wait(x)"])
+def test_rank_in_another_get_is_named(call: str) -> None:
+    job = stalled().stands(2, (at("/job/rl.py", 2, "learn"), at("/job/train.py", 8), MODULE))
+    job.source("/job/rl.py", f"def learn(i):\n    {call}\n")
+
+    assert job.finding().culprits.ranks == [2]
+
+
+def test_rank_whose_event_loop_has_nothing_to_run_is_named_with_its_last_collective() -> None:
+    lib = "/usr/lib/python3.11"
+    loop = (
+        Frame("EpollSelector.select", f"{lib}/selectors.py", 468),
+        Frame("BaseEventLoop._run_once", f"{lib}/asyncio/base_events.py", 1884),
+        Frame("BaseEventLoop.run_forever", f"{lib}/asyncio/base_events.py", 607),
+        Frame("run", f"{lib}/asyncio/runners.py", 190),
+    )
+    finding = stalled().stands(2, (*loop, at("/job/train.py", 40), MODULE)).finding()
+
+    assert (finding.code, finding.culprits.ranks) == ("H101", [2])
+    assert "asyncio" in finding.summary
+    assert "train.py:10" in finding.summary  # where the coroutine that is suspended was last seen
+    assert [place.line for place in finding.where] == [40, 99, 10]
+
+
 def test_rank_seen_only_by_its_dump_is_named_with_its_last_site() -> None:
     job = Job().steps()
     job.ops([0, 1, 3], "all_reduce", [at("/job/train.py", 10)], pending=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.diagnose.scenes import MODULE, Job, at
 from tests.logs.test_told import first_of, say
 
 from whystuck.evidence.finding import Confidence
@@ -98,6 +99,30 @@ def test_owner_of_the_gil_in_one_look_is_nothing(tmp_path: Path) -> None:
     report = say(tmp_path, "$ py-spy dump --native -p 9137   # rank 3", *OWNS)
 
     assert all(one.code != "H114" for one in report.findings)
+
+
+def test_rank_that_whystuck_held_at_its_exception_has_not_hung() -> None:
+    job = Job().steps().of_kind("exit", command_exit=1)
+    held = (
+        at("/venv/whystuck/probe/wire.py", 48, "tell"),
+        at("/venv/whystuck/probe/exit/exceptions.py", 118, "ExceptionKeeper._keep"),
+        at("/venv/torch/distributed/distributed_c10d.py", 1928, "_distributed_excepthook"),
+    )
+    for rank in range(4):
+        job.raises(rank, "KeyError", "'classes'", [at("/job/train.py", 6), MODULE])
+        job.stands(rank, held).ends(rank, code=1)
+    report = job.report()
+
+    assert [finding.code for finding in report.findings] == ["C205"]
+
+
+def test_rank_that_raised_and_is_leaving_when_it_was_looked_at_has_ended() -> None:
+    job = Job().steps().of_kind("exit", command_exit=1)
+    job.raises(1, "KeyError", "'classes'", [at("/job/train.py", 6), MODULE])
+    job.stands(1, (at("/usr/lib/python3.11/threading.py", 1567, "_shutdown"),))
+    job.ends(1, code=1)
+
+    assert [finding.code for finding in job.report().findings] == ["C204"]
 
 
 SAVING = [

@@ -19,6 +19,7 @@ from whystuck.diagnose.logs.log_rule import names_more, tell_both, tell_case
 from whystuck.diagnose.logs.story import PARTED
 from whystuck.diagnose.policy import Policy
 from whystuck.diagnose.rule import Blame, Rule
+from whystuck.diagnose.thread_order import tell_threads
 from whystuck.evidence.finding import Citation, Confidence, Finding, Place
 from whystuck.evidence.ops.collectives import Frame
 from whystuck.evidence.ranks import format_ranks, is_process, name_ranks
@@ -102,8 +103,10 @@ class DivergenceRule(Rule):
         """Yield the finding when the ranks diverged in the way of this rule."""
         divergence = scene.divergences.first
         if divergence is None:
-            # torch compares calls itself when it is asked to, and says so in the log.
-            yield from (tell_case(self, case) for case in scene.story.of(self.code))
+            # torch compares calls itself when it is asked to, and says so in the log. Of splits
+            # that do not fit (H108), it and the backend can only say that sizes differ.
+            if scene.divergences.split_mismatch is None:
+                yield from (tell_case(self, case) for case in scene.story.of(self.code))
             yield from tell_parting(self, scene, policy)
             return
         if divergence.way is not self.way or scene.suspects.explained:
@@ -117,7 +120,7 @@ class DivergenceRule(Rule):
             for place in make_places(rank, frames.get(rank, ()), policy.places_per_rank)
         ]
         describe = describe_tie if divergence.is_tied else self.describe
-        yield self.make_finding(
+        finding = self.make_finding(
             describe(scene, divergence),
             divergence.confidence,
             Blame(
@@ -129,6 +132,7 @@ class DivergenceRule(Rule):
             because=[*cite_divergence(scene, divergence), *_cite_others(scene, divergence)],
             details=self.detail(scene, divergence),
         )
+        yield tell_threads(scene, finding, divergence.alignment.group.label)
 
     def find_place(self, scene: Scene, divergence: Divergence) -> dict[int, tuple[Frame, ...]]:
         """Return the frames to name for each culprit: its op where the paths part."""

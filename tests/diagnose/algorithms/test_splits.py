@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from tests.diagnose.op_scenes import Logged
 from tests.diagnose.scenes import at
 
+from whystuck.diagnose.engine import diagnose
 from whystuck.evidence.finding import Confidence
+from whystuck.evidence.logs.lines import LogEvent, Logs
 
 WORLD = 4
 EVEN = [2] * WORLD
@@ -148,3 +151,17 @@ def test_crash_that_follows_from_splits_is_not_the_cause() -> None:
     logged.job.raises(0, "RuntimeError", "Connection closed by peer", [at("/job/train.py", 30)])
 
     assert [finding.code for finding in logged.report().findings] == ["H108"]
+
+
+def test_sizes_that_gloo_complains_of_are_told_once() -> None:
+    logged = exchange(Logged(), {}, {})
+    exchange(logged, {1: [2, 2, 3, 2]}, {}, takes_ns=None)
+    logged.job.of_kind("exit", command_exit=1).ends(2, signal=6)
+    text = (
+        "what():  [enforce fail at pair.cc:456] op.preamble.length <= op.nbytes. 36 vs 24. "
+        "Received data size doesn't match expected size."
+    )
+    event = LogEvent("c10d.mismatch", "cause", "H105", "code", "n0/rank-2/log.txt", 5, text)
+    evidence = replace(logged.evidence(), logs=Logs(events=(replace(event, rank=2),)))
+
+    assert [finding.code for finding in diagnose(evidence).findings] == ["H108"]

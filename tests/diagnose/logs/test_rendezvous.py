@@ -354,3 +354,27 @@ def test_huge_numbers_are_no_ranks(tmp_path: Path) -> None:
 
     assert report.findings[0].code == "H121"
     assert huge not in str(report.findings[0].culprits)
+
+
+def test_wait_in_a_store_of_a_file_that_nobody_else_uses_blames_no_rank(tmp_path: Path) -> None:
+    # `FileStore` and `HashStore` name neither the key nor the rank that they wait for.
+    finding = first(tmp_path, {"rank-1.log": join(1, "RuntimeError: Wait timeout")})
+
+    assert (finding.code, finding.culprits.ranks) == ("H121", [])
+    assert finding.details["kind"] == "timeout"
+
+
+def test_wait_of_the_job_itself_for_a_key_is_no_rendezvous(tmp_path: Path) -> None:
+    log = trace("RuntimeError: Wait timeout", "train.py:30", rank=1)
+
+    assert first(tmp_path, {"rank-1.log": log}).code == "C204"
+
+
+def test_process_of_spawn_that_waited_in_a_store_is_not_blamed(tmp_path: Path) -> None:
+    head = "torch.multiprocessing.spawn.ProcessRaisedException: \n\n"
+    head += "-- Process 1 terminated with the following error:\n"
+    raised = trace("RuntimeError: Wait timeout", "train.py:30", inner=INIT_FRAMES)
+    report = tell(tmp_path, {"launcher.txt": trace(head + raised, "train.py:50")})
+
+    assert [finding.code for finding in report.findings] == ["H121"]
+    assert report.findings[0].culprits.ranks == []

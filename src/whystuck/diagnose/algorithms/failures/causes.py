@@ -6,6 +6,7 @@ import re
 
 from whystuck.diagnose import codes
 from whystuck.diagnose.algorithms.failures.config_errors import find_config_error
+from whystuck.diagnose.algorithms.stacks.frames import is_in
 from whystuck.evidence.live import ExitRecord, PythonException
 
 _TIMEOUT = re.compile(
@@ -155,15 +156,30 @@ def write_exception(item: PythonException) -> str:
     return f"{item.type}: {item.message}" if item.message else item.type
 
 
+_SET_UP = {"init_process_group", "_new_process_group_helper", "new_group", "rendezvous"}
+
+
 def name_known(item: PythonException) -> str:
     """Return the code whose rule tells of an exception; empty where only its type does."""
     text = write_exception(item)
+    if _is_store_timeout(item):
+        return codes.RENDEZVOUS_FAILED
     for code, pattern in _KNOWN:
         if code == codes.DEVICE_FAULT and find_config_error(text, is_raised=True):
             return codes.CONFIG_ERROR
         if pattern.search(text):
             return code
     return codes.CONFIG_ERROR if find_config_error(text, is_raised=True) else ""
+
+
+def _is_store_timeout(item: PythonException) -> bool:
+    """Return whether a store of a file or of one process gave up while a group was set up.
+
+    It says neither for what nor for whom it waited. In code of the job, it may be any key.
+    """
+    return item.message.strip() == "Wait timeout" and any(
+        frame.function in _SET_UP and is_in(frame, "torch/distributed/") for frame in item.frames
+    )
 
 
 def is_size_complaint(item: PythonException) -> bool:

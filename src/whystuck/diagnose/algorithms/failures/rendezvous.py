@@ -38,7 +38,7 @@ _ANY = re.compile(
     r"Rendezvous(?:Timeout|Connection|State)Error|DistStoreError|connection to the C10d store has"
     r" failed|wait timeout after \d+ms|connectFullMesh failed|Socket Timeout"
     r"|store based barrier|Getting socket times out|host not found: |kvs_init: connection time"
-    r"|[Cc]onnect(?: to \S+)? (?:failed|returned)"
+    r"|[Cc]onnect(?: to \S+)? (?:failed|returned)|: Wait timeout$"
 )
 _FULL_MESH = re.compile(r"connectFullMesh failed with .*timeout", re.IGNORECASE | re.DOTALL)
 _REFUSED_ERRNO, _UNREACHABLE_ERRNOS = 111, {101, 110, 113}

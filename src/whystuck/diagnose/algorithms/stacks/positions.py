@@ -301,6 +301,18 @@ def is_evaluating(frames: Sequence[Frame]) -> bool:
     )
 
 
+def is_in_idle_loop(frames: Sequence[Frame]) -> bool:
+    """Return whether an event loop of asyncio waits for events, and runs no coroutine.
+
+    A coroutine that is suspended has no frames on the stack of its thread.
+    """
+    inner = next((i for i, frame in enumerate(frames) if is_user_frame(frame)), len(frames))
+    names = [name_function(frame) for frame in frames[:inner]]
+    if "_run_once" not in names or not is_in(frames[names.index("_run_once")], "/asyncio/"):
+        return False
+    return "select" in names[: names.index("_run_once")]
+
+
 def is_waiting_for_threads(position: Position) -> bool:
     """Tell whether a main thread waits for other threads of its process, in code of the user."""
     frames = position.frames

@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 
 from whystuck.diagnose import codes
-from whystuck.diagnose.algorithms.stacks.frames import describe_place, name_function
+from whystuck.diagnose.algorithms.stacks.frames import describe_place, is_user_frame, name_function
 from whystuck.diagnose.algorithms.stacks.positions import (
     Doing,
     is_thread_in_call,
@@ -18,7 +18,12 @@ from whystuck.diagnose.algorithms.stacks.positions import (
     name_call,
 )
 from whystuck.diagnose.context.facts import Facts
-from whystuck.diagnose.context.suspects.suspicion import Suspicion, get_frames
+from whystuck.diagnose.context.suspects.suspicion import (
+    Suspicion,
+    get_activity,
+    get_frames,
+    is_moving,
+)
 from whystuck.diagnose.logs.view import LogView
 from whystuck.evidence.finding import Citation, Confidence
 from whystuck.evidence.logs.lines import LogEvent
@@ -33,6 +38,11 @@ _WAITS = re.compile(
     re.IGNORECASE,
 )
 _SLEEPS = {"sleep", "_sleep", "nanosleep", "clock_nanosleep", "select", "poll"}
+# The blocking calls of a store of torch.distributed: they are C++, so the caller's line tells. A
+# `get` of anything else that is called a store may as well be a file or a cache.
+_STORE_CALLS = re.compile(
+    r"(?<![A-Za-z])_?(?:\w+_)?(?:\w+S|s)tore(?:\([^()]*\))?\.(?:get|wait|multi_get)\("
+)
 # The loop stands around the line that sleeps.
 _NEAR_LINES = 6
 _NUMBER = re.compile(r"^\s{0,12}(\d{1,6})\s{0,4}[:|]?\s")
@@ -126,6 +136,29 @@ def _find_flag(view: LogView) -> _Flag | None:
         host = line.node or (above[-1].groups["host"] if above else "")
         hosts |= {host} if host and line.groups["file"] == path else set()
     return _Flag(path, tuple(sorted(hosts)), tuple(absent[:2]))
+
+
+def explain_key_wait(facts: Facts, rank: int) -> Suspicion | None:
+    """Explain a rank that waits until another one sets a key of a store.
+
+    Nothing records who should have set the key, so that nobody is to blame for what is known.
+    """
+    frames = get_frames(facts, rank)
+    if not frames or not is_user_frame(frames[0]):
+        return None
+    line = facts.stacks.find_source_line(frames[0]).partition("#")[0]
+    if not _STORE_CALLS.search(line) or is_moving(facts, get_activity(facts, rank)):
+        return None
+    return Suspicion(
+        rank,
+        codes.RANK_NEVER_JOINED,
+        Confidence.POSSIBLE,
+        f"waits itself, in {describe_place(frames[0])}, for a key of a store that is not set",
+        frames,
+        because=(facts.stacks.cite(rank, f"rank {rank} waits in {line.strip():.120}"),),
+        details={"state": "waiting for a key"},
+        is_blamed=False,
+    )
 
 
 def explain_other_thread(facts: Facts, rank: int) -> Suspicion | None:

@@ -6,7 +6,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from whystuck.diagnose.context.facts import Facts
-from whystuck.diagnose.context.suspects.by_hand import explain_other_thread, explain_polling
+from whystuck.diagnose.context.suspects.by_hand import (
+    explain_key_wait,
+    explain_other_thread,
+    explain_polling,
+)
 from whystuck.diagnose.context.suspects.compile import explain_compiling
 from whystuck.diagnose.context.suspects.data_loading import (
     explain_input,
@@ -76,6 +80,7 @@ def explain_soft(facts: Facts, rank: int) -> Suspicion | None:
         explain_evaluating,
         explain_other_thread,
         explain_polling,
+        explain_key_wait,
         explain_absent,
     )
     return next(_run(explainers, facts, rank), None)

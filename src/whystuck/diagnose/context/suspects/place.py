@@ -19,6 +19,7 @@ from whystuck.diagnose.algorithms.stacks.frames import (
 from whystuck.diagnose.algorithms.stacks.positions import (
     Doing,
     is_evaluating,
+    is_in_idle_loop,
     is_in_module,
     is_loading,
     is_saving,
@@ -291,6 +292,12 @@ def explain_absent(facts: Facts, rank: int) -> Suspicion | None:
     if is_joining:
         sure, how = Confidence.POSSIBLE, "waits for others"
     place = describe_place(here[0]) if here else "unknown code"
+    last: tuple[Frame, ...] = ()
+    text = f"{how} in {place}"
+    if blocked and is_in_idle_loop(frames):
+        last = facts.ops.find_last_site(rank)[:1]
+        text = f"waits in the event loop of asyncio, in {place}: none of its tasks can go on"
+        text += f"; its last collective was in {describe_place(last[0])}" if last else ""
     measures = {}
     if activity.cpu_share is not None:
         measures["cpu_share"] = round(activity.cpu_share, 2)
@@ -298,8 +305,9 @@ def explain_absent(facts: Facts, rank: int) -> Suspicion | None:
         rank,
         codes.RANK_NEVER_JOINED,
         sure,
-        f"{how} in {place}",
+        text,
         frames,
+        more_frames=last,
         because=(facts.stacks.cite(rank, f"main thread of rank {rank}, last sample"),),
         details={"state": "blocked" if blocked else "running"},
         measures=measures,

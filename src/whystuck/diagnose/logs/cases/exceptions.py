@@ -71,12 +71,15 @@ def _list_loose(
     """Return lines that only name an exception, without a traceback, of ranks that have none."""
     told = {(item.artifact, item.rank) for item in view.exceptions}
     raised = {item.rank for item in view.exceptions} - {-1}
+    # The launcher's line does not tell whose it is, but the traceback that it ends may.
+    ends = {(item.artifact, item.last_row) for item in view.exceptions}
     loose = []
     # What says that a file system is gone has a code of its own, and is raised all the same.
     events = (*view.list_events(codes.PYTHON_EXCEPTION, "cause"), *_list_stale(view))
     for event in events:
         is_known = (event.artifact, event.rank) in told or event.rank in raised
         is_known = is_known or (event.rank < 0 and bool(found))
+        is_known = is_known or (event.artifact, event.row) in ends
         if is_known or event.signature == _ABORT or view.is_of_machine(event) or not is_said(event):
             continue
         kind, _, message = REPEATED.sub("", event.text.strip()).partition(": ")

@@ -16,13 +16,19 @@ from whystuck.evidence.live import PythonException, StackSample
 
 
 def make_not_ended(view: LogView) -> Iterator[Case]:
-    """Make a case of each rank whose main thread waits for other threads after an exception."""
+    """Make a case of each rank whose main thread waits for other threads after an exception.
+
+    Only of pasted stacks, which people take of what does not end. Whystuck looks at each rank that
+    raised, on its way out, and knows by its exit whether it went: its own stacks are judged so.
+    """
     last = {one.rank: one for one in view.evidence.stacks if not one.worker and one.rank >= 0}
     for item in view.exceptions:
         sample = last.get(item.rank)
         if sample is None or sample.main is None or is_cascade(item) or not item.is_main_thread:
             continue
-        is_later = sample.artifact != item.artifact or (sample.row or 0) > (item.row or 0)
+        if sample.row is None:
+            continue
+        is_later = sample.artifact != item.artifact or sample.row > (item.row or 0)
         if is_later and locate(sample.main.frames).doing is Doing.EXITING:
             yield _tell(item, sample, sorted(last.keys() - {item.rank}))
 

@@ -52,6 +52,9 @@ class RankNeverJoined(SuspectRule):
     rank makes (`wait_for_flag`, `while not os.path.exists(…)`), waits as its peers do, and is not
     named. Where a shell shows that the file is not there on its host, the finding is `likely`.
 
+    So does one that is blocked in `get` or `wait` of a store: who should set the key is not
+    recorded, and nobody is named.
+
     A rank whose log ends at the prompt of a debugger (`(Pdb)`) waits for a person to type.
 
     `torchfrtrace` and Horovod name the ranks that are missing: what they say is `likely`. So is a

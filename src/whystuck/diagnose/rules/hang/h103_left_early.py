@@ -34,7 +34,9 @@ class LeftEarly(Rule):
     ## What it means
 
     Ranks had different numbers of batches or steps. One has left the loop: it has ended, is in
-    `destroy_process_group`, or is at a later collective; the others wait in the loop.
+    `destroy_process_group`, or is at a later collective; the others wait in the loop. A rank that
+    left out a step on the way, such as by `continue` after a NaN, leaves the loop early as well:
+    all of its later steps look alike, and the end of the loop is where it shows.
 
     ## How it is found
 
@@ -76,6 +78,10 @@ class LeftEarly(Rule):
             "a count that all ranks share"
         ),
         "for inputs that must be uneven, wrap the loop in `torch.distributed.algorithms.join.Join`",
+        (
+            "where a step is left out on one rank (`continue` after a NaN or an exception), let "
+            "all ranks decide together to leave it out"
+        ),
     )
 
     def check(self, scene: Scene, policy: Policy) -> Iterator[Finding]:

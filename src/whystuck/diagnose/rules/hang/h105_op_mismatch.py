@@ -47,6 +47,9 @@ class OpMismatch(DivergenceRule):
     communicator issued more collectives of one kind and fewer of another than most. Who is only
     late has issued no more of any.
 
+    Where several threads of a rank have ops of the group on hosts that are not over
+    (`details.threads`), their order is chance on each rank: it is `possible`, and no rank is named.
+
     ## False alarms
 
     When an extra call hangs at once, it can look the same; H102 is reported when the source

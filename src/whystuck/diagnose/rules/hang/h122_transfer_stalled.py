@@ -28,6 +28,7 @@ from whystuck.diagnose.context.scene import Scene
 from whystuck.diagnose.logs.log_rule import tell_case
 from whystuck.diagnose.policy import Policy
 from whystuck.diagnose.rule import Blame, Rule
+from whystuck.diagnose.thread_order import tell_threads
 from whystuck.diagnose.traces.stalls import Before, cite_before, find_work_before, list_before
 from whystuck.evidence.finding import Citation, Confidence, Finding
 from whystuck.evidence.nodes.devices import DeviceState, RunningKernel
@@ -76,6 +77,10 @@ class TransferStalled(Rule):
     ends. `details` has a `pair` when there is one such pair, or when only two ranks take part or
     are left, and the `unfinished` ranks. It is only `possible` when the ring buffer is so full of
     pending ops that it has lost the oldest.
+
+    Where several threads of a rank have ops of the group on hosts that are not over
+    (`details.threads`), as with an asynchronous save of a checkpoint, the ranks may have called
+    them in different order. The finding is `possible` then, and that is its first remedy.
 
     Where ranks wait and `ping` tells of a path that does not take packets of the size that the
     other end sends, it is `possible`.
@@ -143,7 +148,9 @@ class TransferStalled(Rule):
         for label, waits in by_group.items():
             # A rank that is at another op of the group is judged by that one.
             first = min(waits, key=lambda wait: wait.seq)
-            yield self._make(scene, policy, label, [one for one in waits if one.seq == first.seq])
+            found = self._make(scene, policy, label, [one for one in waits if one.seq == first.seq])
+            is_shown = bool(find_dead_links(scene.evidence.processes))
+            yield found if is_shown else tell_threads(scene, found, label)
 
     def _make(self, scene: Scene, policy: Policy, label: str, waits: Sequence[Wait]) -> Finding:
         first = waits[0]
