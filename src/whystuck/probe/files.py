@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import _thread
 import os
-import threading
 
 TYPE_CHECKING = False  # not from typing, whose import alone takes milliseconds
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ def _open_private(path: str, flags: int) -> int:
 
 def write_atomically(path: str, data: bytes) -> None:
     """Write ``data`` so that a reader sees all of it or nothing."""
-    part = f"{path}.part-{os.getpid()}-{threading.get_ident()}"
+    part = f"{path}.part-{os.getpid()}-{_thread.get_ident()}"
     with open_private(part) as file:
         file.write(data)
     os.replace(part, path)

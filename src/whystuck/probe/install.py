@@ -11,7 +11,7 @@ import sys
 
 from . import descriptors, files, wire
 from .attempts import attempt
-from .exit import sys_exit
+from .exit import faulthandler_calls, sys_exit
 from .exit.exceptions import ExceptionKeeper
 from .identity import Identity
 from .import_watch import ImportWatch
@@ -60,6 +60,7 @@ class Probe:
         attempt(files.take_over)
         attempt(self.exceptions.watch)
         attempt(sys_exit.stand_before)
+        attempt(faulthandler_calls.stand_before)
         if not self._is_capturing and self.identity.rank >= 0:
             self._is_capturing = True
             attempt(lambda: capture_output(self.identity.rank))
