@@ -119,7 +119,7 @@ def test_an_error_that_cannot_be_told_is_on_record_without_its_text(tmp_path: Pa
     with job_dir() as folder:
         run(folder, "no text")
         [error] = kept(folder, "exception")
-    assert (error["type"], error["message"]) == ("Error", "")
+    assert (error["type"], error["message"]) == ("__main__.Error", "")
 
 
 TAKEN_EARLY = """

@@ -8,9 +8,16 @@ import time
 
 from .. import files
 from ..descriptors import Descriptor
-from ..handlers.c_handlers import NODEFER_RESETHAND, SLEEP, read_handler, set_default, set_handler
+from ..handlers.c_handlers import (
+    NODEFER_RESETHAND,
+    SLEEP,
+    keep_room,
+    read_handler,
+    set_default,
+    set_handler,
+)
 from . import faulthandler_calls
-from .faulthandler_calls import FILES, OF_THE_JOB, is_enabled
+from .faulthandler_calls import FILES, is_enabled
 
 _FATAL_SIGNALS = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
 # How faulthandler names them.
@@ -24,6 +31,8 @@ _NAMES = {
 _GRACE_S = 1.0
 _MORE_GRACE_S = 3.0
 _LOOK_EVERY_S = 0.05
+# What stacks take at most, kept free for them: on a full disk nobody would know of the signal.
+_MAX_STACKS_BYTES = 1 << 16
 
 
 def keep_fatal_signals() -> None:
@@ -31,8 +40,8 @@ def keep_fatal_signals() -> None:
 
     libc's ``sleep`` is installed as the handler, so that the number of the signal is the number
     of seconds (6 for SIGABRT, 11 for SIGSEGV); faulthandler writes and then calls what was there
-    before. The process still dies of its own signal. A faulthandler that the job enabled itself
-    is left alone.
+    before. The process still dies of its own signal. A faulthandler that the job enables itself,
+    before or after, is left alone: all is as it would be without us then.
 
     A process that was sent the signal, and did nothing wrong itself, lives on after the sleep:
     `finish` ends it. A thread that sleeps must not be overtaken by one that ends the process with
@@ -40,27 +49,41 @@ def keep_fatal_signals() -> None:
     """
     if is_enabled():
         return
+    # Opened first: whoever sleeps after a signal must leave word of it.
+    file = _open_file()
     for number in _FATAL_SIGNALS:
         # Asked of the kernel: Python does not know of handlers that a library has installed.
         if not read_handler(number):
             set_handler(number, SLEEP, NODEFER_RESETHAND)
-    _enable()
+    faulthandler_calls.enable(file.fd, all_threads=True)
+    FILES[:] = [file]
+    faulthandler_calls.LEAVE[:] = [let_go]
     faulthandler_calls.stand_before()
     os.register_at_fork(after_in_child=_leave_child)
 
 
-def _enable() -> None:
-    """Have the stacks written to our file, which stays open while the process lives."""
+def _open_file() -> Descriptor:
+    """Open our file, which stays open while the process lives."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+    file = Descriptor(os.open(files.path_of("fatal"), flags, 0o600), _replace_file)
+    try:
+        keep_room(file.fd, _MAX_STACKS_BYTES)
+    except OSError:
+        file.close()
+        raise
+    return file
 
-    def enable_again() -> None:
-        # The job has closed the file, and faulthandler would write to the next one of that number.
-        if is_enabled() and not OF_THE_JOB:
-            _enable()
 
-    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-    file = Descriptor(os.open(files.path_of("fatal"), flags, 0o600), enable_again)
-    faulthandler_calls.enable(file.fd, all_threads=True)
-    FILES[:] = [file]
+def _replace_file() -> None:
+    """Take another file where the job has closed ours: it may have one of its own there soon."""
+    if FILES:
+        try:
+            file = _open_file()
+        except OSError:
+            let_go()
+            raise
+        faulthandler_calls.enable(file.fd, all_threads=True)
+        FILES[:] = [file]
 
 
 def finish() -> None:
@@ -87,14 +110,14 @@ def let_go() -> None:
     """
     if not FILES:
         return
-    was_enabled = is_enabled()
-    # What it calls after itself is known to it alone: it is taken out, and put back.
+    # What it calls after itself is known to it alone, and put back by it.
     faulthandler_calls.disable()
     for number in _FATAL_SIGNALS:
         if read_handler(number) == SLEEP:
             set_default(number)
-    if was_enabled and OF_THE_JOB:
-        OF_THE_JOB[0]()
+    for file in FILES:
+        file.close()
+    FILES.clear()
 
 
 def _is_dying() -> bool:
@@ -118,8 +141,8 @@ def _find_slept_through() -> tuple[int, float]:
         written = os.fstat(fd)
         if not written.st_size:
             continue
-        with open(files.path_of("fatal"), "rb") as stream:
-            first = stream.readline(200)
+        # Not by its name: the job may see other files than it did, or be another user.
+        first = os.pread(fd, 200, 0)
         for number, words in _NAMES.items():
             # Where no handler is left, the signal came here, and not to a child that some C code
             # has forked; and no other library has taken care of it.

@@ -1,30 +1,31 @@
-"""What the job asks of ``faulthandler`` itself, told apart from what we do with it.
+"""What the job asks of ``faulthandler``, which we use ourselves until then.
 
-Its functions are replaced before the job can take them: from then on it is known whether the job
-has enabled it, and how.
+Its functions are replaced before the job can take them.
 """
 
 from __future__ import annotations
 
 import faulthandler
-import sys
 
+from ..attempts import attempt
 from ..unseen import leave_out, replace_builtin
 
 TYPE_CHECKING = False  # not from typing, whose import alone takes milliseconds
 if TYPE_CHECKING:
     from typing import Any, Callable
 
+    from ..descriptors import Descriptor
+
 enable, disable, is_enabled = faulthandler.enable, faulthandler.disable, faulthandler.is_enabled
-# Enables faulthandler as the job did last.
-OF_THE_JOB: list[Callable[[], None]] = []
-# What faulthandler writes to where we have enabled it; empty where we have not.
-FILES: list[Any] = []
+# What faulthandler writes to while it is ours.
+FILES: list[Descriptor] = []
+# Called before the job enables it: all is to be there as it would be without us.
+LEAVE: list[Callable[[], None]] = []
 _PLACED: list[object] = []
 
 
 def stand_before() -> None:
-    """Learn when the job has the stacks written to a file of its own, and hide that we have."""
+    """Give it up when the job enables it, and hide from the job that we have."""
     if not _PLACED:
         for name, call in (
             ("enable", _enable_here),
@@ -35,22 +36,18 @@ def stand_before() -> None:
 
 
 def _enable_here(*args: Any, **keywords: Any) -> None:
-    file = args[0] if args else keywords.pop("file", sys.stderr)
-    rest = args[1:]
+    for leave in LEAVE:
+        attempt(leave)
     try:
-        enable(file, *rest, **keywords)
+        enable(*args, **keywords)
     except BaseException as error:
         leave_out(error)
         raise
-    OF_THE_JOB[:] = [lambda: enable(file, *rest, **keywords)]
 
 
 def _is_enabled_here() -> bool:
-    return bool(OF_THE_JOB) if FILES else is_enabled()
+    return False if FILES else is_enabled()
 
 
 def _disable_here() -> bool:
-    if FILES and not OF_THE_JOB:
-        return False  # it has nothing to disable
-    OF_THE_JOB.clear()
-    return bool(disable())
+    return False if FILES else bool(disable())
