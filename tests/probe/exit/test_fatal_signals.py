@@ -173,3 +173,20 @@ def test_signal_on_a_full_disk_then_the_process_ends_by_it(tmp_path: Path, is_fu
         process = start_rank(tmp_path, folder, then)
         out, err = _communicate(process)
     assert (process.returncode, out, err) == (-signal.SIGABRT, b"trained\n", b"")
+
+
+LIMITED = """
+import os, resource, signal
+signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+resource.setrlimit(resource.RLIMIT_FSIZE, (8192, resource.RLIM_INFINITY))
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+
+def test_job_that_may_write_short_files_only_is_sent_no_signal_for_ours(tmp_path: Path) -> None:
+    with job_dir() as folder:
+        process = start_rank(tmp_path, folder, script=LIMITED)
+        assert (*_communicate(process), process.returncode) == (b"", b"", 0)

@@ -6,6 +6,8 @@ import ctypes
 import errno
 import os
 
+from ..files import may_write
+
 # Whatever the handler does, system calls go on after it.
 RESTART = 0x10000000
 NODEFER_RESETHAND = 0x40000000 | 0x80000000
@@ -52,14 +54,9 @@ def set_default(number: int) -> None:
 def keep_room(fd: int, size: int) -> None:
     """Have the disk keep room for a file, whose size stays as it is; raises OSError for a full one.
 
-    A file system that cannot do so is left as it is, and so is a process that may not have files of
-    that size: the kernel would send it a signal that ends it.
+    A file system that cannot do so is left as it is, and so is a process that may have none so long.
     """
-    import resource
-
-    if 0 <= resource.getrlimit(resource.RLIMIT_FSIZE)[0] < size:
-        return
-    if _fallocate(fd, _KEEP_SIZE, ctypes.c_long(0), ctypes.c_long(size)) == 0:
+    if not may_write(size) or _fallocate(fd, _KEEP_SIZE, ctypes.c_long(0), ctypes.c_long(size)) == 0:
         return
     number = ctypes.get_errno()
     if number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
