@@ -179,10 +179,19 @@ def capture_output(rank: int) -> bool:
             return False
         for new, old in zip(fds, wanted):
             os.dup2(new, old)
+        if any(os.isatty(fd) for fd in wanted):
+            attempt(lambda: _answer_for_terminals(wanted))
         return True
     finally:
         for fd in fds:
             os.close(fd)
+
+
+def _answer_for_terminals(fds: list[int]) -> None:
+    files.require_release()
+    from .terminal import answer_for
+
+    answer_for(fds)
 
 
 def _is_ours(fd: int, name: str) -> bool:
