@@ -1,7 +1,7 @@
 """Runs the command line: `python -m whystuck`."""
 
-import os
 import sys
+from pathlib import Path
 
 
 def _leave_out_working_directory() -> None:
@@ -11,10 +11,10 @@ def _leave_out_working_directory() -> None:
     itself is found in it.
     """
     try:
-        here = os.getcwd()
+        here = str(Path.cwd())
     except OSError:  # it was deleted
         here = ""
-    is_its_own = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) == here
+    is_its_own = str(Path(__file__).absolute().parent.parent) == here
     if not sys.flags.safe_path and sys.path[0] in ("", here) and not is_its_own:
         del sys.path[0]
 

@@ -177,21 +177,24 @@ def capture_output(rank: int) -> bool:
     try:
         if len(fds) != len(wanted):
             return False
+        terminals = [(new, old) for new, old in zip(fds, wanted) if os.isatty(old)]
+        if terminals:
+            attempt(lambda: _prepare_terminals(terminals))
         for new, old in zip(fds, wanted):
             os.dup2(new, old)
-        if any(os.isatty(fd) for fd in wanted):
-            attempt(lambda: _answer_for_terminals(wanted))
         return True
     finally:
         for fd in fds:
             os.close(fd)
 
 
-def _answer_for_terminals(fds: list[int]) -> None:
+def _prepare_terminals(pairs: list[tuple[int, int]]) -> None:
     files.require_release()
-    from .terminal import answer_for
+    from . import terminal
 
-    answer_for(fds)
+    for new, old in pairs:
+        terminal.copy_size(old, new)
+    terminal.answer_for([new for new, _ in pairs])
 
 
 def _is_ours(fd: int, name: str) -> bool:

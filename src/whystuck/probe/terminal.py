@@ -1,12 +1,15 @@
-"""The terminal of a rank whose output the supervisor reads: a pair of its own, which nobody controls.
+"""The terminal of a rank whose output the supervisor reads: a pair of its own.
 
-Programs ask it which process group is in the foreground, to tell whether they are.
+It has the size of the real one. It controls no session: programs that ask which process group is in
+the foreground, to tell whether they are, are answered by the one that does.
 """
 
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
+import termios
 
 from .unseen import leave_out, replace_builtin
 
@@ -15,6 +18,12 @@ if TYPE_CHECKING:
     from typing import Any
 
 _CONTROLLING = "/dev/tty"
+
+
+def copy_size(from_fd: int, to_fd: int) -> None:
+    """Give a terminal the size of another one, before anybody asks for it."""
+    size = fcntl.ioctl(from_fd, termios.TIOCGWINSZ, bytes(8))
+    fcntl.ioctl(to_fd, termios.TIOCSWINSZ, size)
 
 
 def answer_for(fds: list[int]) -> None:

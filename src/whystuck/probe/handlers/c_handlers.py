@@ -54,9 +54,11 @@ def set_default(number: int) -> None:
 def keep_room(fd: int, size: int) -> None:
     """Have the disk keep room for a file, whose size stays as it is; raises OSError for a full one.
 
-    A file system that cannot do so is left as it is, and so is a process that may have none so long.
+    A file system that cannot do so is left as it is, as is a process that may have no such file.
     """
-    if not may_write(size) or _fallocate(fd, _KEEP_SIZE, ctypes.c_long(0), ctypes.c_long(size)) == 0:
+    if not may_write(size):
+        return
+    if _fallocate(fd, _KEEP_SIZE, ctypes.c_long(0), ctypes.c_long(size)) == 0:
         return
     number = ctypes.get_errno()
     if number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
