@@ -40,6 +40,11 @@ QUICK = {
     "environments/working-directory-deleted",
     "environments/rank-that-closes-everything",
     "training/fsdp",
+    "interpreters/hooks-are-those-of-python",
+    "interpreters/functions-in-classes",
+    "interpreters/rank-at-a-terminal",
+    "callers/nested",
+    "ranks/timers-and-loops",
     "disks/full",
     "disks/frozen-from-the-start",
 }  # fmt: skip

@@ -66,6 +66,18 @@ def test_no_command_runs_a_module_of_the_working_directory(
     assert not run_in(traps, *arguments)
 
 
+def test_as_a_module_of_python_it_runs_none_of_the_working_directory_either(
+    tmp_path: Path,
+) -> None:
+    for name in ("queue", "random", "profile", "msgspec", "psutil"):
+        (tmp_path / f"{name}.py").write_text("raise ValueError('a module of the job')")
+    command = [sys.executable, "-m", "whystuck", "run", "--no-agent", "--", "sh", "-c", "exit 3"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+
+    assert (done.returncode, done.stdout) == (3, "")
+    assert "a module of the job" not in done.stderr
+
+
 def test_traces_are_read_by_processes_that_run_no_module_beside_them(traps: Path) -> None:
     for rank in range(2):
         trace = {"distributedInfo": {"rank": rank, "world_size": 2}, "traceEvents": [EVENT]}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import shlex
 import signal
 import subprocess
 import sys
@@ -94,6 +95,28 @@ def test_run_on_a_terminal_then_the_command_has_one_too(tmp_path: Path) -> None:
     status, seen = _run_in_terminal(command, tmp_path)
     assert status == 0
     assert seen.strip() == b"True True True"
+
+
+# Of a rank, which writes to a terminal that is not the one of its session.
+ASKS_ITS_TERMINAL = """
+import os, sys
+print(os.get_terminal_size(1), os.tcgetpgrp(1) == os.getpgrp(), os.tcgetpgrp(2) == os.getpgrp())
+try:
+    os.tcgetpgrp(os.openpty()[1])
+except OSError as error:
+    print(error)
+"""
+
+
+def test_run_on_a_terminal_then_a_rank_has_its_size_and_its_foreground(tmp_path: Path) -> None:
+    rank = ["env", "RANK=0", "LOCAL_RANK=0", "WORLD_SIZE=1", sys.executable, "-c"]
+    wide = f"import os; os.system('stty rows 31 cols 97'); exec({ASKS_ITS_TERMINAL!r})"
+    _, bare = _run_in_terminal([*rank, wide], tmp_path)
+    command = f"stty rows 31 cols 97; exec {shlex.join([*rank, ASKS_ITS_TERMINAL])}"
+    whole = [*WHYSTUCK, "run", "--no-agent", "--evidence", "ev", "--", "sh", "-c", command]
+    status, seen = _run_in_terminal(whole, tmp_path)
+    assert (status, seen) == (0, bare)
+    assert b"columns=97, lines=31) True True" in seen
 
 
 def test_run_when_ctrl_c_is_typed_then_ends_with_130(tmp_path: Path) -> None:

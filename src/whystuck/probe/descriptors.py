@@ -6,7 +6,6 @@ become somebody else's is never written to nor closed; who kept it there opens a
 
 from __future__ import annotations
 
-import fcntl
 import os
 
 TYPE_CHECKING = False  # not from typing, whose import alone takes milliseconds
@@ -128,6 +127,8 @@ def leave_child() -> None:
 
 
 def _move(fd: int, number: int) -> int:
+    import fcntl  # not needed when the interpreter starts
+
     limit = os.sysconf("SC_OPEN_MAX")
     for least in (number, _HIGH, limit - _ROOM):
         if least > 0 and (least < limit or limit < 0):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import _thread
+import errno
 import os
-import threading
 
 TYPE_CHECKING = False  # not from typing, whose import alone takes milliseconds
 if TYPE_CHECKING:
@@ -129,7 +130,7 @@ def _open_private(path: str, flags: int) -> int:
 
 def write_atomically(path: str, data: bytes) -> None:
     """Write ``data`` so that a reader sees all of it or nothing."""
-    part = f"{path}.part-{os.getpid()}-{threading.get_ident()}"
+    part = f"{path}.part-{os.getpid()}-{_thread.get_ident()}"
     with open_private(part) as file:
         file.write(data)
     os.replace(part, path)
@@ -147,6 +148,8 @@ def make_mapped(path: str, size: int) -> memoryview:
 
     Blocks are reserved first: a write to a page that a full disk cannot hold would be a SIGBUS.
     """
+    if not may_write(size):
+        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
         os.posix_fallocate(fd, 0, size)
@@ -156,6 +159,14 @@ def make_mapped(path: str, size: int) -> memoryview:
         raise
     finally:
         os.close(fd)
+
+
+def may_write(size: int) -> bool:
+    """Return whether this process may have a file of a size: else a signal may end it."""
+    import resource  # not needed when the interpreter starts
+
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+    return limit == resource.RLIM_INFINITY or size <= limit
 
 
 def map_shared(fd: int, size: int) -> memoryview:

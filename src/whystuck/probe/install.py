@@ -11,7 +11,7 @@ import sys
 
 from . import descriptors, files, wire
 from .attempts import attempt
-from .exit import sys_exit
+from .exit import faulthandler_calls, sys_exit
 from .exit.exceptions import ExceptionKeeper
 from .identity import Identity
 from .import_watch import ImportWatch
@@ -60,6 +60,7 @@ class Probe:
         attempt(files.take_over)
         attempt(self.exceptions.watch)
         attempt(sys_exit.stand_before)
+        attempt(faulthandler_calls.stand_before)
         if not self._is_capturing and self.identity.rank >= 0:
             self._is_capturing = True
             attempt(lambda: capture_output(self.identity.rank))
@@ -176,12 +177,24 @@ def capture_output(rank: int) -> bool:
     try:
         if len(fds) != len(wanted):
             return False
+        terminals = [(new, old) for new, old in zip(fds, wanted) if os.isatty(old)]
+        if terminals:
+            attempt(lambda: _prepare_terminals(terminals))
         for new, old in zip(fds, wanted):
             os.dup2(new, old)
         return True
     finally:
         for fd in fds:
             os.close(fd)
+
+
+def _prepare_terminals(pairs: list[tuple[int, int]]) -> None:
+    files.require_release()
+    from . import terminal
+
+    for new, old in pairs:
+        terminal.copy_size(old, new)
+    terminal.answer_for([new for new, _ in pairs])
 
 
 def _is_ours(fd: int, name: str) -> bool:

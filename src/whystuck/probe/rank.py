@@ -90,7 +90,8 @@ class Rank:
         attempt(signal_dumps.install)
         attempt(server.wake)
         attempt(self._lead_kineto)
-        attempt(crash.keep_fatal_signals)
+        if server.is_alive():  # else nobody would end what sleeps after such a signal
+            attempt(crash.keep_fatal_signals)
         self._probe.say_hello()
         self._probe.start_lines()
 

@@ -6,7 +6,6 @@ does not count frames of the import system there, which it knows by the names of
 
 from __future__ import annotations
 
-import functools
 import sys
 
 from .interrupts import let_through
@@ -43,6 +42,48 @@ def leave_out(error: BaseException) -> None:
         _with_traceback(error, trace.tb_next)
 
 
+class StandIn:
+    """A callable in the place of a builtin function, with all that can be asked of that one.
+
+    A function would not do: it becomes a method where a job keeps it in a class. What is written
+    there as ``leave = sys.exit`` would be called with one argument more.
+    """
+
+    __slots__ = ("__weakref__", "_original")
+
+    def __init__(self, original: object) -> None:
+        """Stand for a function; who calls it is told by `stand_in`."""
+        self._original = original
+
+    def __getattribute__(self, name: str) -> Any:
+        """Return what the original tells, its type included: it is pickled as that one."""
+        return getattr(object.__getattribute__(self, "_original"), name)
+
+    def __repr__(self) -> str:
+        """Return the text of the original."""
+        return repr(object.__getattribute__(self, "_original"))
+
+
+def stand_in(original: Any, call: Callable[..., object]) -> Any:
+    """Return what looks like a builtin function, and is ``call`` where it is called."""
+    fields = {"__slots__": (), "__call__": staticmethod(call)}
+    return type(type(original).__name__, (StandIn,), fields)(original)
+
+
+def replace_builtin(module: Any, name: str, call: Callable[..., object]) -> Any:
+    """Have ``call`` called for a builtin function; return what stands for that one now.
+
+    Modules such as `os` show functions of another one, by whose name they are pickled: there it is
+    replaced, too.
+    """
+    original = getattr(module, name)
+    made = stand_in(original, call)
+    for place in (module, sys.modules.get(original.__module__)):
+        if getattr(place, name, None) is original:
+            setattr(place, name, made)
+    return made
+
+
 HIDDEN_FILE = leave_out.__code__.co_filename + _MARK
 """Where functions of `call_before` are, as their frames tell it."""
 
@@ -52,8 +93,14 @@ def call_before(original: Any, see: Callable[..., object]) -> Any:
 
     What ``see`` raises is dropped.
     """
+    import functools  # not needed when the interpreter starts, and dear there
 
-    @functools.wraps(original)
+    return functools.update_wrapper(show_calls(original, see), original)
+
+
+def show_calls(original: Any, see: Callable[..., object]) -> Callable[..., Any]:
+    """Return a function that shows its arguments to ``see``, and then calls ``original``."""
+
     def call(*args: Any, **kwargs: Any) -> Any:
         try:
             see(*args, **kwargs)
@@ -67,8 +114,3 @@ def call_before(original: Any, see: Callable[..., object]) -> Any:
 
     hide_from_warnings(call)
     return call
-
-
-def rename(function: Any, module: str, name: str) -> None:
-    """Give a function the name under which it is found: it can then be pickled, for a child."""
-    function.__module__, function.__name__, function.__qualname__ = module, name, name

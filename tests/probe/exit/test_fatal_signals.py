@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from tests.disks import small_disk
 from tests.probe.job import TRAIN, artifact, job_dir, start_rank
 
 # Without the GIL, so that the others go on.
@@ -124,3 +125,68 @@ def test_child_may_write_stacks_of_its_own(tmp_path: Path) -> None:
         code, _, err, fatal = _run(tmp_path, folder, BECOMES_ANOTHER)
     assert (code, fatal) == (42, b"")
     assert err.count(b"Fatal Python error: Aborted") == 1
+
+
+# A signal from elsewhere, after which the process itself does nothing wrong.
+IS_SENT = """
+import faulthandler, os, shutil, signal
+BEFORE
+os.kill(os.getpid(), signal.SIGABRT)
+end = time.monotonic() + 20
+while time.monotonic() < end:
+    time.sleep(0.1)
+sys.exit(42)
+"""
+BEFORE = {
+    "nothing": "",
+    "enabled": "faulthandler.enable(open(os.devnull, 'w'))",
+    "enabled and disabled": "faulthandler.enable()\nfaulthandler.disable()",
+    "refused": "try:\n    faulthandler.enable(5.5)\nexcept AttributeError:\n    pass",
+    "folder gone": "shutil.rmtree(os.environ['WHYSTUCK_JOB_DIR'])",
+    "other user": "os.geteuid() or os.setuid(65534)",
+}
+
+
+@pytest.mark.parametrize("before", BEFORE)
+def test_signal_that_is_sent_then_the_process_ends_by_it(tmp_path: Path, before: str) -> None:
+    with job_dir() as folder:
+        then = IS_SENT.replace("BEFORE", BEFORE[before])
+        process = start_rank(tmp_path, folder, then)
+        out, err = _communicate(process)
+    assert (process.returncode, out, err) == (-signal.SIGABRT, b"trained\n", b"")
+
+
+FILL = """
+with open("FOLDER/filler", "wb", buffering=0) as filler:
+    try:
+        while filler.write(bytes(4096)):
+            pass
+    except OSError:
+        pass
+"""
+
+
+@pytest.mark.parametrize("is_full", [True, False], ids=["from the start", "later"])
+def test_signal_on_a_full_disk_then_the_process_ends_by_it(tmp_path: Path, is_full: bool) -> None:
+    with small_disk("size=4m", is_full=is_full) as folder:
+        then = IS_SENT.replace("BEFORE", FILL.replace("FOLDER", str(folder)))
+        process = start_rank(tmp_path, folder, then)
+        out, err = _communicate(process)
+    assert (process.returncode, out, err) == (-signal.SIGABRT, b"trained\n", b"")
+
+
+LIMITED = """
+import os, resource, signal
+signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+resource.setrlimit(resource.RLIMIT_FSIZE, (8192, resource.RLIM_INFINITY))
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+
+def test_job_that_may_write_short_files_only_is_sent_no_signal_for_ours(tmp_path: Path) -> None:
+    with job_dir() as folder:
+        process = start_rank(tmp_path, folder, script=LIMITED)
+        assert (*_communicate(process), process.returncode) == (b"", b"", 0)

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import faulthandler
-import functools
 import os
 import signal
-import sys
 import time
 
 from .. import files
 from ..descriptors import Descriptor
-from ..handlers.c_handlers import NODEFER_RESETHAND, SLEEP, read_handler, set_default, set_handler
-from ..unseen import leave_out
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any, Callable
+from ..handlers.c_handlers import (
+    NODEFER_RESETHAND,
+    SLEEP,
+    keep_room,
+    read_handler,
+    set_default,
+    set_handler,
+)
+from . import faulthandler_calls
+from .faulthandler_calls import FILES, is_enabled
 
 _FATAL_SIGNALS = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
 # How faulthandler names them.
@@ -30,6 +31,8 @@ _NAMES = {
 _GRACE_S = 1.0
 _MORE_GRACE_S = 3.0
 _LOOK_EVERY_S = 0.05
+# What stacks take at most, kept free for them: on a full disk nobody would know of the signal.
+_MAX_STACKS_BYTES = 1 << 16
 
 
 def keep_fatal_signals() -> None:
@@ -37,36 +40,50 @@ def keep_fatal_signals() -> None:
 
     libc's ``sleep`` is installed as the handler, so that the number of the signal is the number
     of seconds (6 for SIGABRT, 11 for SIGSEGV); faulthandler writes and then calls what was there
-    before. The process still dies of its own signal. A faulthandler that the job enabled itself
-    is left alone.
+    before. The process still dies of its own signal. A faulthandler that the job enables itself,
+    before or after, is left alone: all is as it would be without us then.
 
     A process that was sent the signal, and did nothing wrong itself, lives on after the sleep:
     `finish` ends it. A thread that sleeps must not be overtaken by one that ends the process with
     a code of its own: `wait_for_dying` sees to that. A forked child dies as it would without us.
     """
-    if _is_enabled():
+    if is_enabled():
         return
+    # Opened first: whoever sleeps after a signal must leave word of it.
+    file = _open_file()
     for number in _FATAL_SIGNALS:
         # Asked of the kernel: Python does not know of handlers that a library has installed.
         if not read_handler(number):
             set_handler(number, SLEEP, NODEFER_RESETHAND)
-    _enable(faulthandler.enable)
-    _stand_before_faulthandler()
+    faulthandler_calls.enable(file.fd, all_threads=True)
+    FILES[:] = [file]
+    faulthandler_calls.LEAVE[:] = [let_go]
+    faulthandler_calls.stand_before()
     os.register_at_fork(after_in_child=_leave_child)
 
 
-def _enable(enable: Callable[..., None]) -> None:
-    """Have the stacks written to our file, which stays open while the process lives."""
+def _open_file() -> Descriptor:
+    """Open our file, which stays open while the process lives."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+    file = Descriptor(os.open(files.path_of("fatal"), flags, 0o600), _replace_file)
+    try:
+        keep_room(file.fd, _MAX_STACKS_BYTES)
+    except OSError:
+        file.close()
+        raise
+    return file
 
-    def enable_again() -> None:
-        # The job has closed the file, and faulthandler would write to the next one of that number.
-        if _is_enabled() and not _OF_THE_JOB:
-            _enable(enable)
 
-    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-    file = Descriptor(os.open(files.path_of("fatal"), flags, 0o600), enable_again)
-    enable(file.fd, all_threads=True)
-    _OPEN_FILES[:] = [file]
+def _replace_file() -> None:
+    """Take another file where the job has closed ours: it may have one of its own there soon."""
+    if FILES:
+        try:
+            file = _open_file()
+        except OSError:
+            let_go()
+            raise
+        faulthandler_calls.enable(file.fd, all_threads=True)
+        FILES[:] = [file]
 
 
 def finish() -> None:
@@ -91,16 +108,16 @@ def let_go() -> None:
     When the interpreter is taken down, nobody could wait for a thread that sleeps, and the stacks
     of Python are not to be read any more.
     """
-    if not _OPEN_FILES:
+    if not FILES:
         return
-    is_enabled = _is_enabled()
-    # What it calls after itself is known to it alone: it is taken out, and put back.
-    _disable()
+    # What it calls after itself is known to it alone, and put back by it.
+    faulthandler_calls.disable()
     for number in _FATAL_SIGNALS:
         if read_handler(number) == SLEEP:
             set_default(number)
-    if is_enabled and _OF_THE_JOB:
-        _OF_THE_JOB[0]()
+    for file in FILES:
+        file.close()
+    FILES.clear()
 
 
 def _is_dying() -> bool:
@@ -108,7 +125,7 @@ def _is_dying() -> bool:
     if _find_slept_through()[0]:
         return True
     # While faulthandler is in its place, ours is there only from when it begins to write.
-    return _is_enabled() and any(read_handler(n) == SLEEP for n in _FATAL_SIGNALS)
+    return is_enabled() and any(read_handler(n) == SLEEP for n in _FATAL_SIGNALS)
 
 
 def _find_slept_through() -> tuple[int, float]:
@@ -117,15 +134,15 @@ def _find_slept_through() -> tuple[int, float]:
     Returns:
         Zeros when there is none.
     """
-    for file in _OPEN_FILES:
+    for file in FILES:
         fd = file.fd
         if fd < 0:
             continue  # the job has closed it
         written = os.fstat(fd)
         if not written.st_size:
             continue
-        with open(files.path_of("fatal"), "rb") as stream:
-            first = stream.readline(200)
+        # Not by its name: the job may see other files than it did, or be another user.
+        first = os.pread(fd, 200, 0)
         for number, words in _NAMES.items():
             # Where no handler is left, the signal came here, and not to a child that some C code
             # has forked; and no other library has taken care of it.
@@ -141,41 +158,4 @@ def _leave_child() -> None:
     except Exception:  # it would be printed
         return
     finally:
-        _OPEN_FILES.clear()
-
-
-def _stand_before_faulthandler() -> None:
-    """Learn when the job has the stacks written to a file of its own, and hide that we have."""
-    enable = faulthandler.enable
-
-    def enable_here(*args: Any, **keywords: Any) -> None:
-        file = args[0] if args else keywords.pop("file", sys.stderr)
-        rest = args[1:]
-        try:
-            enable(file, *rest, **keywords)
-        except BaseException as error:
-            leave_out(error)
-            raise
-        _OF_THE_JOB[:] = [lambda: enable(file, *rest, **keywords)]
-
-    def is_enabled_here() -> bool:
-        return bool(_OF_THE_JOB) if _OPEN_FILES else _is_enabled()
-
-    def disable_here() -> bool:
-        if _OPEN_FILES and not _OF_THE_JOB:
-            return False  # it has nothing to disable
-        _OF_THE_JOB.clear()
-        return bool(_disable())
-
-    for ours, original in (
-        (enable_here, enable), (is_enabled_here, _is_enabled), (disable_here, _disable)
-    ):  # fmt: skip
-        functools.update_wrapper(ours, original)
-        vars(ours).pop("__wrapped__")
-        setattr(faulthandler, original.__name__, ours)
-
-
-_is_enabled, _disable = faulthandler.is_enabled, faulthandler.disable
-_OPEN_FILES: list[Descriptor] = []
-# Enables faulthandler as the job did last.
-_OF_THE_JOB: list[Callable[[], None]] = []
+        FILES.clear()

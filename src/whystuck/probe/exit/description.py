@@ -7,6 +7,8 @@ import threading
 import time
 import traceback
 
+from ..interrupts import let_through
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import TracebackType
@@ -25,7 +27,7 @@ def describe(value: BaseException, trace: TracebackType | None) -> dict[str, obj
     return {
         "pid": os.getpid(),
         "type": prefix + kind.__qualname__,
-        "message": str(value)[:4000],
+        "message": _read_message(value),
         "thread": threading.current_thread().name,
         "is_main_thread": threading.current_thread() is threading.main_thread(),
         "time_ns": time.time_ns(),
@@ -34,3 +36,12 @@ def describe(value: BaseException, trace: TracebackType | None) -> dict[str, obj
             for frame in reversed(frames)
         ],
     }
+
+
+def _read_message(value: BaseException) -> str:
+    """Return the text of an error; it may be made by code of the job, which may fail."""
+    try:
+        return str(value)[:4000]
+    except Exception as error:  # the kind of the error, and its line, are known all the same
+        let_through(error)
+        return ""

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import _thread
 import os
 import sys
-import threading
 import time
 
 from .. import files, wire
 from ..identity import Identity
+from ..unseen import StandIn, stand_in
 
 TYPE_CHECKING = False  # not from typing, whose import alone takes milliseconds
 if TYPE_CHECKING:
-    from types import TracebackType
+    import threading
+    from types import FrameType, TracebackType
+    from typing import Any
 
 _HOLD_S = 8.0
 _SLACK_S = 30.0
@@ -23,6 +26,8 @@ _LAST_ERRORS = 8
 _MOST_AT_ONCE = 100
 _EVERY_S = 1.0
 HOLD_ENV = "WHYSTUCK_HOLD_S"
+# What runs below all else in a program, given as a file or with `-m`.
+_PROGRAMS = ("<module>", "_run_module_as_main")
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 
@@ -44,7 +49,9 @@ class ExceptionKeeper:
         self._thread_errors: list[dict[str, object]] = []
         self._writes = 0
         self._due_s = 0.0
-        self._lock = threading.Lock()
+        self._lock = _thread.allocate_lock()
+        # Errors of threads that are on their way through hooks, of which several may be ours.
+        self._on_their_way: set[int] = set()
 
     def watch(self) -> None:
         """Put us first in the chains, again when somebody else has taken the place."""
@@ -53,20 +60,34 @@ class ExceptionKeeper:
 
     def _watch_threads(self) -> None:
         """Keep what ends other threads: their process lives on, and may wait for them for ever."""
-        current = threading.excepthook
-        if getattr(current, "_whystuck", False):
+        module = sys.modules.get("threading")
+        # What is there becomes the hook when `threading` is imported, which takes milliseconds.
+        places = [(_thread, "_excepthook")]
+        if module is not None:
+            places = [(module, "excepthook"), (module, "__excepthook__"), *places]
+        current: Any = getattr(*places[0], None)
+        if current is None or isinstance(current, StandIn):
             return
 
         def hook(args: threading.ExceptHookArgs, /) -> None:
+            key = id(args.exc_value)
+            is_first = key not in self._on_their_way
+            self._on_their_way.add(key)
             try:
-                self._keep_thread_error(args.exc_value, args.exc_traceback)
-            except BaseException:  # the thread's own report of its error goes on
+                if is_first:
+                    self._try_to_keep(args.exc_value, args.exc_traceback)
                 current(args)
-                return
-            current(args)
+            finally:
+                if is_first:
+                    self._on_their_way.discard(key)
 
-        hook._whystuck = True  # type: ignore[attr-defined]
-        threading.excepthook = hook
+        _replace(current, stand_in(current, hook), places)
+
+    def _try_to_keep(self, value: BaseException | None, trace: TracebackType | None) -> None:
+        try:
+            self._keep_thread_error(value, trace)
+        except BaseException:  # the thread's own report of its error goes on
+            return
 
     def _keep_thread_error(self, value: BaseException | None, trace: TracebackType | None) -> None:
         if value is None or isinstance(value, SystemExit):
@@ -87,21 +108,24 @@ class ExceptionKeeper:
             files.write_json(files.path_of("thread-errors"), {"errors": kept})
 
     def _watch_main(self) -> None:
-        current = sys.excepthook
-        if getattr(current, "_whystuck", False):
+        places = [(sys, "excepthook"), (sys, "__excepthook__")]
+        current: Any = getattr(*places[0], None)
+        if current is None or isinstance(current, StandIn):
             return
 
         def hook(kind: type, value: BaseException, trace: TracebackType | None) -> None:
             try:
                 trace = leave_out_ours(value, trace)
-                self._keep(value, trace)
+                if not _is_main():
+                    self._keep_thread_error(value, trace)
+                elif not _goes_on(sys._getframe()):
+                    self._keep(value, trace)
             except BaseException:  # a second Ctrl-C, too: the job's own report of its error goes on
                 current(kind, value, trace)
                 return
             current(kind, value, trace)
 
-        hook._whystuck = True  # type: ignore[attr-defined]
-        sys.excepthook = hook
+        _replace(current, stand_in(current, hook), places)
 
     def _keep(self, value: BaseException, trace: TracebackType | None) -> None:
         if self._seen == id(value) or isinstance(value, KeyboardInterrupt):
@@ -116,6 +140,30 @@ class ExceptionKeeper:
         # The supervisor answers when it has looked at all ranks: the launcher ends the others
         # within a tenth of a second after this one is gone.
         wire.tell("exception", self._identity.rank, reply_timeout_s=read_hold_s())
+
+
+def _is_main() -> bool:
+    threading = sys.modules.get("threading")
+    return threading is None or threading.main_thread().ident == _thread.get_ident()
+
+
+def _goes_on(frame: FrameType) -> bool:
+    """Return whether the program goes on after an error: it has called the hook itself.
+
+    Python calls it when the program has ended: no frame is left then but those of hooks.
+    """
+    if hasattr(sys, "ps1"):
+        return True  # it was typed at a prompt, where the next line is waited for
+    while frame.f_back is not None:
+        frame = frame.f_back
+    return frame.f_code.co_name in _PROGRAMS
+
+
+def _replace(original: object, made: object, places: list[tuple[Any, str]]) -> None:
+    """Put something in the place of a hook, and where Python keeps its own one."""
+    for place, name in places:
+        if getattr(place, name, None) is original:
+            setattr(place, name, made)
 
 
 def leave_out_ours(

@@ -15,7 +15,7 @@ import time
 from .. import files, progress
 from ..interrupts import let_through
 from ..threads import is_main
-from ..unseen import HIDDEN_FILE, call_before, rename
+from ..unseen import HIDDEN_FILE, call_before, replace_builtin, show_calls
 
 TYPE_CHECKING = False  # not from typing, whose import alone takes milliseconds
 if TYPE_CHECKING:
@@ -76,11 +76,9 @@ class LastCall:
             self.note(str(getattr(this, "name", "quit")), code)
 
     def _watch_signals(self) -> None:
-        kill = call_before(os.kill, self._note_kill)
-        raise_signal = call_before(signal.raise_signal, self._note_raise)
-        rename(kill, "os", "kill")
-        rename(raise_signal, "signal", "raise_signal")
-        os.kill, signal.raise_signal = kill, raise_signal
+        replace_builtin(os, "kill", show_calls(os.kill, self._note_kill))
+        raise_signal = show_calls(signal.raise_signal, self._note_raise)
+        replace_builtin(signal, "raise_signal", raise_signal)
 
     def _note_kill(self, pid: int, signalnum: int, /) -> None:
         if pid == self._owner and signalnum:

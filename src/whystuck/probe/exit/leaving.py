@@ -14,7 +14,7 @@ import time
 from .. import files, wire
 from ..recorder import coalescing, dumps
 from ..threads import is_main
-from ..unseen import call_before, rename
+from ..unseen import replace_builtin, show_calls
 from . import crash, sys_exit
 from .description import describe
 from .exceptions import read_hold_s
@@ -58,9 +58,7 @@ class Leaving:
         self._note(status)
 
     def _watch_os_exit(self) -> None:
-        os_exit = call_before(os._exit, self._before_os_exit)
-        rename(os_exit, "os", "_exit")
-        os._exit = os_exit
+        replace_builtin(os, "_exit", show_calls(os._exit, self._before_os_exit))
 
     def _before_os_exit(self, status: int) -> None:
         try:

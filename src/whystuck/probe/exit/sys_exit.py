@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 
-from ..unseen import call_before, rename
+from ..unseen import replace_builtin, show_calls
 
 TYPE_CHECKING = False  # not from typing, whose import alone takes milliseconds
 if TYPE_CHECKING:
@@ -23,10 +23,7 @@ def stand_before() -> None:
     """Show its calls to those who want to see them."""
     if _PLACED or sys.getrefcount(sys.exit) > _REFERENCES:
         return
-    made = call_before(sys.exit, _see)
-    rename(made, "sys", "exit")
-    sys.exit = made
-    _PLACED.append(made)
+    _PLACED.append(replace_builtin(sys, "exit", show_calls(sys.exit, _see)))
 
 
 def _see(*args: object) -> None:

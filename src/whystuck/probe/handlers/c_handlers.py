@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import errno
+import os
+
+from ..files import may_write
 
 # Whatever the handler does, system calls go on after it.
 RESTART = 0x10000000
@@ -21,8 +25,9 @@ class _SigAction(ctypes.Structure):
 
 
 # Looked up here: the lock of the loader may be held by a thread that a forked child does not have.
-_LIBC = ctypes.CDLL(None)
-_sigaction, _signal = _LIBC.sigaction, _LIBC.signal
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_sigaction, _signal, _fallocate = _LIBC.sigaction, _LIBC.signal, _LIBC.fallocate
+_KEEP_SIZE = 1
 SLEEP = ctypes.cast(_LIBC.sleep, ctypes.c_void_p).value or 0
 # It is called with the number of the signal, and does nothing with it.
 NOTHING = ctypes.cast(_LIBC.abs, ctypes.c_void_p).value or 0
@@ -44,3 +49,17 @@ def set_handler(number: int, address: int, flags: int) -> None:
 def set_default(number: int) -> None:
     """Let a signal do what it does by default; unlike `signal.signal`, from any thread."""
     _signal(int(number), None)
+
+
+def keep_room(fd: int, size: int) -> None:
+    """Have the disk keep room for a file, whose size stays as it is; raises OSError for a full one.
+
+    A file system that cannot do so is left as it is, as is a process that may have no such file.
+    """
+    if not may_write(size):
+        return
+    if _fallocate(fd, _KEEP_SIZE, ctypes.c_long(0), ctypes.c_long(size)) == 0:
+        return
+    number = ctypes.get_errno()
+    if number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        raise OSError(number, os.strerror(number))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]
 import faulthandler
-import functools
 import os
 import signal
 import threading
@@ -15,7 +14,7 @@ from ..descriptors import Descriptor
 from ..main_call import MainCall
 from ..recorder import dumps
 from ..threads import is_main
-from ..unseen import leave_out, rename
+from ..unseen import leave_out, replace_builtin
 from .c_handlers import NOTHING, RESTART, read_handler, set_default, set_handler
 
 TYPE_CHECKING = False  # not from typing, whose import alone takes milliseconds
@@ -148,7 +147,6 @@ class SignalDumps:
         """
         set_fd = self._set_fd
 
-        @functools.wraps(set_fd)
         def set_wakeup_fd(*args: Any, **keywords: Any) -> int:
             try:
                 previous: int = set_fd(*args, **keywords)
@@ -161,8 +159,7 @@ class SignalDumps:
             attempt(lambda: self._make_way(args[0]))
             return -1 if is_ours else previous
 
-        rename(set_wakeup_fd, "signal", "set_wakeup_fd")
-        signal.set_wakeup_fd = set_wakeup_fd
+        replace_builtin(signal, "set_wakeup_fd", set_wakeup_fd)
 
     def _make_way(self, fd: int) -> None:
         """Leave the signals to the descriptor of the job, or see to them again."""

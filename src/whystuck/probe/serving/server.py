@@ -93,6 +93,10 @@ class Server:
         self.wake()
         self._thread.join(_STOP_TIMEOUT_S)
 
+    def is_alive(self) -> bool:
+        """Return whether the thread runs."""
+        return self._thread.is_alive()
+
     def wake(self) -> None:
         """Have the thread look at once at what has changed; it does so within a second anyway."""
         fd = self._pipe[1].fd
@@ -142,6 +146,8 @@ class Server:
             return
         finally:
             self._signal_dumps.thread_ends()
+            if not self._has_stopped:
+                _attempt(crash.let_go)  # nobody would end a process that has slept through a signal
             _attempt(self._switch.tell)
 
     def _loop(self) -> None:
