@@ -70,7 +70,7 @@ def _judge_quiet(scene: Scene, quiet: Collection[Verdict | None]) -> Verdict:
     """Name the state of a job in which nobody is to blame for anything."""
     if scene.movement.has_moved_again or Verdict.WAITING in quiet:
         return Verdict.WAITING
-    is_well = _is_healthy(scene) or _goes_on(scene) or _find_passed(scene)
+    is_well = _is_healthy(scene) or _goes_on(scene) or _find_passed(scene) or _find_overcome(scene)
     if not (is_well or scene.evidence.incident.is_past):
         return Verdict.INCONCLUSIVE
     return Verdict.SLOW if Verdict.SLOW in quiet else Verdict.HEALTHY
@@ -103,13 +103,41 @@ def _find_passed(scene: Scene) -> LogEvent | None:
     return next((one for one in view.events if one.signature in _PASSED), None)
 
 
+def _find_overcome(scene: Scene) -> LogEvent | None:
+    """Return the last trouble of the one log that a job got over, with steps after it.
+
+    Steps alone do not tell that a job is well: it may hang behind the last one. Where somebody
+    shows the trouble and what came after, and neither the log nor who pasted it tells of a stop,
+    the steps answer what was asked.
+    """
+    evidence, view = scene.evidence, scene.story.view
+    files = evidence.logs.files
+    failed = (
+        *view.exceptions,
+        *view.fatals,
+        *view.exits,
+        *evidence.stacks,
+        *(event for event in view.events if event.role in {"cause", "cascade"}),
+        *view.list_signatures("paste.stopped"),
+    )
+    if evidence.incident.kind != "files" or len(files) != 1 or failed:
+        return None
+    past = [one for one in evidence.logs.events if one.is_past and one.role == "cause"]
+    last = max(past, key=lambda one: one.row, default=None)
+    return last if last is not None and files[0].steps_since > last.row else None
+
+
 def explain_health(scene: Scene) -> str:
     """Say what line of a log shows that a job is well; an empty text where other things do."""
     if _is_healthy(scene):
         return ""
     if passed := _find_passed(scene):
         return f"its workers ended well, as {passed.artifact} row {passed.row} says"
-    return "steps went on until somebody looked" if _goes_on(scene) else ""
+    if _goes_on(scene):
+        return "steps went on until somebody looked"
+    if past := _find_overcome(scene):
+        return f"steps went on after row {past.row} of {past.artifact}, the last that tells of harm"
+    return ""
 
 
 def _is_undecided(scene: Scene, first: Finding) -> bool:

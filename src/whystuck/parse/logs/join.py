@@ -366,6 +366,7 @@ class LogIndex:
             loss_ranks=frozenset(facts.losses.keys() - {UNKNOWN_RANK}),
             hosts=frozenset(facts.nodes),
             goes_on=facts.pace.goes_on,
+            steps_since=facts.pace.since,
         )
 
 
