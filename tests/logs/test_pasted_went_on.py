@@ -72,8 +72,11 @@ def test_steps_alone_call_no_job_well(tmp_path: Path, lines: list[str]) -> None:
     "end",
     [
         "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 9.00 GiB.",
-        "[rank1]: Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7, "
-        "OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for 600012 milliseconds",
+        (
+            "[rank1]: Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7, "
+            "OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for 600012 "
+            "milliseconds"
+        ),
         "srun: error: n1: task 3: Killed",
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from whystuck.diagnose import codes
 from whystuck.diagnose.algorithms.failures.departures import describe_departure
+from whystuck.diagnose.algorithms.processes.growth import find_growth
 from whystuck.diagnose.algorithms.source.branches import (
     Relation,
     is_in_loop,
@@ -133,8 +134,10 @@ def explain_saving(facts: Facts, rank: int) -> Suspicion | None:
     frames, activity = get_frames(facts, rank), get_activity(facts, rank)
     if rank in facts.waits.waiting_by_stack:
         return None  # inside of the save it waits for others, whatever bytes its threads move
-    if not is_saving(frames) or not (is_moving(facts, activity) or activity.disk_moves):
+    if not is_saving(frames):
         return None
+    if not (is_moving(facts, activity) or activity.disk_moves):
+        return _explain_growing(facts, rank)
     rate = round(activity.write_mb_per_s, 2)
     user = find_user_frame(frames)
     return Suspicion(
@@ -145,6 +148,26 @@ def explain_saving(facts: Facts, rank: int) -> Suspicion | None:
         frames,
         because=(Citation(f"bytes written by rank {rank} grow", activity.artifact),),
         measures={"mb_per_s": rate},
+    )
+
+
+def _explain_growing(facts: Facts, rank: int) -> Suspicion | None:
+    """Explain a rank whose file was seen to grow by whoever pasted its stack."""
+    growth = find_growth(facts.evidence.logs.events)
+    if growth is None:
+        return None
+    frames = get_frames(facts, rank)
+    user = find_user_frame(frames)
+    rate = f" at {growth.mb_per_s} MB/s" if growth.mb_per_s else ""
+    text = f"{growth.file or 'the file'} grows{rate}: {growth.last.text.strip()[:80]}"
+    return Suspicion(
+        rank,
+        codes.CHECKPOINT_SLOW,
+        Confidence.LIKELY,
+        f"is writing a checkpoint ({user.function if user else 'save'}){rate}",
+        frames,
+        because=(Citation(text, growth.last.artifact, growth.last.row),),
+        measures={"mb_per_s": growth.mb_per_s} if growth.mb_per_s else {},
     )
 
 

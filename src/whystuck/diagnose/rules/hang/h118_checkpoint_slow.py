@@ -20,8 +20,9 @@ class CheckpointSlow(SuspectRule):
     ## How it is found
 
     The main thread of a suspect is inside a save, and its written bytes or its frames move
-    between samples. Or it is inside a load (`torch.load`, or a function such as `load_checkpoint`),
-    and its bytes, its frames or its use of the processor show that it goes on; then the finding is
+    between samples; of pasted stacks, where `ls -l`, `du` or `stat` show three times that the file
+    grows. Or it is inside a load (`torch.load`, or a function such as `load_checkpoint`), and its
+    bytes, its frames or its use of the processor show that it goes on; then the finding is
     `likely`, and names the line that loads. A load that does not move is H101, and H116 where the
     file system does not answer.
 

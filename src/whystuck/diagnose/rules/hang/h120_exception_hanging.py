@@ -24,8 +24,8 @@ class ExceptionHanging(SuspectRule):
     threads (a queue, an event, a future, `join`). Of an error long before the stall nothing is
     said, nor where the rank is in a call of its own, or computes.
 
-    Of pasted texts, it is a traceback of a rank and a later stack of it, whose main thread waits for
-    its other threads to end (`threading._shutdown`).
+    Of pasted texts, it is a traceback of a rank and a later stack of it, whose main thread waits
+    for its other threads to end (`threading._shutdown`).
 
     ## False alarms
 

@@ -29,8 +29,8 @@ class ClockSkewed(CheckRule):
 
     Of texts, what `chronyc tracking`, `timedatectl` and `ntpdate` print of each host, by a second
     and more; and services that refuse what another host sends (munge, Kerberos, certificates). It
-    explains that a rendezvous takes out a node whose heartbeats are too old, and no collective. Where
-    a service refuses, the host whose clock nothing keeps in step is named.
+    explains that a rendezvous takes out a node whose heartbeats are too old, and no collective.
+    Where a service refuses, the host whose clock nothing keeps in step is named.
 
     ## False alarms
 
