@@ -52,6 +52,7 @@ def test_prefixes_of_pods_hide_no_steps(tmp_path: Path) -> None:
         ["it is stuck since then, any idea?", CAUGHT, *STEPS["words"]],
         [CAUGHT, *STEPS["words"], "after that it hangs, GPUs at 100 %"],
         [CAUGHT, *STEPS["words"], "no output since 20 minutes"],
+        ["why is it so slow with 8 gpus?", CAUGHT, *STEPS["words"]],
     ],
     ids=[
         "no trouble",
@@ -61,6 +62,7 @@ def test_prefixes_of_pods_hide_no_steps(tmp_path: Path) -> None:
         "stuck",
         "hangs",
         "silent",
+        "slow",
     ],
 )
 def test_steps_alone_call_no_job_well(tmp_path: Path, lines: list[str]) -> None:
