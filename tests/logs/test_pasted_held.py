@@ -125,27 +125,6 @@ def test_rank_that_raised_and_is_leaving_when_it_was_looked_at_has_ended() -> No
     assert [finding.code for finding in job.report().findings] == ["C204"]
 
 
-SAVING = [
-    'Thread 2291 ({0}): "MainThread"',
-    "    _save (torch/serialization.py:862)",
-    "    save (torch/serialization.py:628)",
-    "    save_full (train/fsdp_io.py:77)",
-    "    main (train/main.py:240)",
-    "# rank 1",
-    'Thread 2292 (active): "MainThread"',
-    "    barrier (torch/distributed/distributed_c10d.py:3683)",
-    "    save_full (train/fsdp_io.py:79)",
-    "    main (train/main.py:240)",
-]
-
-
-@pytest.mark.parametrize(("state", "code"), [("active", "H118"), ("idle", "H101")])
-def test_save_whose_thread_runs_goes_on(tmp_path: Path, state: str, code: str) -> None:
-    finding = say(tmp_path, "# rank 0", *(line.format(state) for line in SAVING)).findings[0]
-
-    assert (finding.code, finding.culprits.ranks) == (code, [0])
-
-
 @pytest.mark.parametrize("note", ["(rank 6)", "# rank 6", "<-- rank=6"])
 def test_rank_that_somebody_wrote_behind_a_process_is_its_own(tmp_path: Path, note: str) -> None:
     lines = [

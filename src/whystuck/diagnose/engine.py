@@ -33,7 +33,7 @@ from whystuck.diagnose.summaries.timeline import build_timeline, find_parting
 from whystuck.diagnose.summaries.values import list_values
 from whystuck.diagnose.traces.overview import describe_traces
 from whystuck.diagnose.traces.presence import list_traced_ranks
-from whystuck.diagnose.verdict import explain_health, guess, judge, withhold
+from whystuck.diagnose.verdict import explain_doubt, explain_health, guess, judge, withhold
 from whystuck.evidence.finding import Confidence, Coverage, Finding, Report, Severity, Verdict
 from whystuck.evidence.logs.report import LogSummary
 from whystuck.evidence.model import Evidence
@@ -268,4 +268,6 @@ def _describe(
         context["sentence"] = "the job ended well after a restart; what had failed before is a note"
     elif verdict is Verdict.HEALTHY and (sentence := explain_health(scene)):
         context["sentence"] = sentence
+    elif verdict is Verdict.INCONCLUSIVE and not findings and (doubt := explain_doubt(scene)):
+        context["sentence"] = doubt
     return context

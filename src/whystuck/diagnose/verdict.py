@@ -103,6 +103,29 @@ def _find_passed(scene: Scene) -> LogEvent | None:
     return next((one for one in view.events if one.signature in _PASSED), None)
 
 
+def _find_overcome(scene: Scene) -> LogEvent | None:
+    """Return the last trouble of the one log that a job got over, with steps after it.
+
+    That does not tell that a job is well: it may hang behind the last step, and nobody has looked
+    at it since.
+    """
+    evidence, view = scene.evidence, scene.story.view
+    files = evidence.logs.files
+    failed = (
+        *view.exceptions,
+        *view.fatals,
+        *view.exits,
+        *evidence.stacks,
+        *(event for event in view.events if event.role in {"cause", "cascade"}),
+        *view.list_signatures("paste.stopped"),
+    )
+    if evidence.incident.kind != "files" or len(files) != 1 or failed:
+        return None
+    past = [one for one in evidence.logs.events if one.is_past and one.role == "cause"]
+    last = max(past, key=lambda one: one.row, default=None)
+    return last if last is not None and files[0].steps_since > last.row else None
+
+
 def explain_health(scene: Scene) -> str:
     """Say what line of a log shows that a job is well; an empty text where other things do."""
     if _is_healthy(scene):
@@ -110,6 +133,17 @@ def explain_health(scene: Scene) -> str:
     if passed := _find_passed(scene):
         return f"its workers ended well, as {passed.artifact} row {passed.row} says"
     return "steps went on until somebody looked" if _goes_on(scene) else ""
+
+
+def explain_doubt(scene: Scene) -> str:
+    """Say what is known of a job of which nothing is known to be wrong; empty for nothing."""
+    past = _find_overcome(scene)
+    if past is None:
+        return ""
+    return (
+        f"steps went on after row {past.row} of {past.artifact}, the last that tells of trouble; "
+        "whether the job still makes them, the log does not tell"
+    )
 
 
 def _is_undecided(scene: Scene, first: Finding) -> bool:

@@ -31,6 +31,8 @@ class LogFile:
         loss_ranks: The ranks that print losses which are finite.
         hosts: The hosts whose names stand before its lines.
         goes_on: Whether its last steps came at one pace, right until somebody looked at it.
+        steps_since: The row from which on it shows several steps, each further than the one
+            before; 0 where it does not.
     """
 
     artifact: str
@@ -50,6 +52,7 @@ class LogFile:
     loss_ranks: frozenset[int] = frozenset()
     hosts: frozenset[str] = frozenset()
     goes_on: bool = False
+    steps_since: int = 0
 
 
 @dataclass(frozen=True, slots=True)

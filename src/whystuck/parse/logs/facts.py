@@ -213,6 +213,7 @@ class LogFacts:
         if told.is_progress and len(self.progress) < _MAX_KEPT:
             rank = line.rank if line.rank != UNKNOWN_RANK else line.task
             self.progress[rank] = row
+            self.pace.count_step(row, line.text)
             if told.is_finite:
                 self.losses[rank] = row
             if line.stamp is not None:

@@ -347,7 +347,6 @@ class LogIndex:
             if seen.rank != UNKNOWN_RANK and seen.local >= 0:
                 locals_.setdefault(seen.rank, seen.local)
         known = (ranks | comms.keys() | set(facts.workers.values())) & self.node_by_rank.keys()
-        nodes = {rank: self.node_by_rank[rank] for rank in known}
         return LogFile(
             artifact=source.artifact,
             kind=log.kind,
@@ -358,7 +357,7 @@ class LogIndex:
             first_ns=first.ns if first else 0,
             last_ns=last.ns if last else 0,
             ranks=frozenset(ranks) if log.kind not in MACHINES else frozenset(),
-            node_by_rank=nodes,
+            node_by_rank={rank: self.node_by_rank[rank] for rank in known},
             bus_by_rank={rank: comm.bus for rank, (_, comm) in comms.items()},
             pid_by_rank=pids,
             local_by_rank=locals_,
@@ -366,6 +365,7 @@ class LogIndex:
             loss_ranks=frozenset(facts.losses.keys() - {UNKNOWN_RANK}),
             hosts=frozenset(facts.nodes),
             goes_on=facts.pace.goes_on,
+            steps_since=facts.pace.since,
         )
 
 

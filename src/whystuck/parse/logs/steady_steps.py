@@ -25,6 +25,13 @@ _DATE = re.compile(
     r"(?:[A-Z]{3,5}|[+-]\d\d(?:\d\d)?) (\d{4})$"
 )
 _LONGEST = 40
+# The number of a step, by which lines of several ranks are told from several steps.
+_STEP = re.compile(
+    r"\b(?:global_)?(?:step|iteration|iter)s?\b['\"]?[ =:#\[]{0,4}(\d{1,9})"
+    r"|[\[| ] {0,8}(\d{1,9})/ {0,8}\d{1,9}(?:\]| \[)"
+    r"|\b[Ee]poch['\"]?[ =:]{0,3}(\d{1,6}(?:\.\d{1,6})?)",
+    re.IGNORECASE,
+)
 
 
 @dataclass(slots=True)
@@ -34,10 +41,31 @@ class Pace:
     Attributes:
         steps: The row and time of each line of progress.
         looked: The row and time of what `date` printed.
+        counted: The row and number of the last steps, each of which is further than the one before.
     """
 
     steps: deque[tuple[int, Stamp]] = field(default_factory=lambda: deque(maxlen=_STEPS))
     looked: tuple[int, Stamp] | None = None
+    counted: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=_STEPS))
+
+    def count_step(self, row: int, text: str) -> None:
+        """Take the number of a step; one that is not further begins a new count."""
+        match = _STEP.search(text)
+        if match is None:
+            return
+        self._count(row, float(match[1] or match[2] or match[3]))
+
+    def _count(self, row: int, number: float) -> None:
+        last = self.counted[-1][1] if self.counted else -1.0
+        if number < last:
+            self.counted.clear()
+        if number != last:
+            self.counted.append((row, number))
+
+    @property
+    def since(self) -> int:
+        """The line from which on the last steps were made, each further; 0 where too few were."""
+        return self.counted[0][0] if len(self.counted) == _STEPS else 0
 
     def note_step(self, row: int, stamp: Stamp) -> None:
         """Take a line of progress; ranks that print the same step tell of it once."""
@@ -70,11 +98,14 @@ class Pace:
         """Count lines from another start, ``rows`` before."""
         self.steps = _keep((row + rows, stamp) for row, stamp in self.steps)
         self.looked = (self.looked[0] + rows, self.looked[1]) if self.looked else None
+        self.counted = deque(((row + rows, number) for row, number in self.counted), _STEPS)
 
     def add(self, later: Pace) -> None:
         """Take what the next part of the log tells."""
         self.steps.extend(later.steps)
         self.looked = later.looked or self.looked
+        for row, number in later.counted:
+            self._count(row, number)
 
 
 def _keep(steps: Iterable[tuple[int, Stamp]]) -> deque[tuple[int, Stamp]]:

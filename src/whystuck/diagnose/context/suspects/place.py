@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from whystuck.diagnose import codes
 from whystuck.diagnose.algorithms.failures.departures import describe_departure
+from whystuck.diagnose.algorithms.processes.growth import find_growth
 from whystuck.diagnose.algorithms.source.branches import (
     Relation,
     is_in_loop,
@@ -134,35 +135,41 @@ def explain_saving(facts: Facts, rank: int) -> Suspicion | None:
     frames, activity = get_frames(facts, rank), get_activity(facts, rank)
     if rank in facts.waits.waiting_by_stack:
         return None  # inside of the save it waits for others, whatever bytes its threads move
-    goes_on = is_moving(facts, activity) or activity.disk_moves
-    is_seen = not goes_on and _is_seen_running(facts, rank)
-    if not is_saving(frames) or not (goes_on or is_seen):
+    if not is_saving(frames):
         return None
+    if not (is_moving(facts, activity) or activity.disk_moves):
+        return _explain_growing(facts, rank)
     rate = round(activity.write_mb_per_s, 2)
     user = find_user_frame(frames)
-    text = f"is writing a checkpoint ({user.function if user else 'save'})"
-    told = Citation(f"bytes written by rank {rank} grow", activity.artifact)
     return Suspicion(
         rank,
         codes.CHECKPOINT_SLOW,
         Confidence.CERTAIN if activity.write_bytes else Confidence.LIKELY,
-        text if is_seen else f"{text} at {rate} MB/s",
+        f"is writing a checkpoint ({user.function if user else 'save'}) at {rate} MB/s",
         frames,
-        because=(facts.stacks.cite(rank, "its thread runs, in a save") if is_seen else told,),
-        measures={} if is_seen else {"mb_per_s": rate},
+        because=(Citation(f"bytes written by rank {rank} grow", activity.artifact),),
+        measures={"mb_per_s": rate},
     )
 
 
-def _is_seen_running(facts: Facts, rank: int) -> bool:
-    """Tell whether pasted stacks show the main thread of a rank on a processor.
-
-    A thread that waits for a file system is asleep, which py-spy calls idle. Where others have
-    given up waiting, it is what they waited for, and no mere wait.
-    """
-    if facts.evidence.incident.kind != "files" or facts.logs.story.roots:
-        return False
-    samples = facts.stacks.samples_by_rank.get(rank, [])
-    return bool(samples) and samples[-1].main is not None and samples[-1].main.active is True
+def _explain_growing(facts: Facts, rank: int) -> Suspicion | None:
+    """Explain a rank whose file was seen to grow by whoever pasted its stack."""
+    growth = find_growth(facts.evidence.logs.events)
+    if growth is None:
+        return None
+    frames = get_frames(facts, rank)
+    user = find_user_frame(frames)
+    rate = f" at {growth.mb_per_s} MB/s" if growth.mb_per_s else ""
+    text = f"{growth.file or 'the file'} grows{rate}: {growth.last.text.strip()[:80]}"
+    return Suspicion(
+        rank,
+        codes.CHECKPOINT_SLOW,
+        Confidence.LIKELY,
+        f"is writing a checkpoint ({user.function if user else 'save'}){rate}",
+        frames,
+        because=(Citation(text, growth.last.artifact, growth.last.row),),
+        measures={"mb_per_s": growth.mb_per_s} if growth.mb_per_s else {},
+    )
 
 
 def explain_loading(facts: Facts, rank: int) -> Suspicion | None:

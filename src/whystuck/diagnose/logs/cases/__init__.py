@@ -26,6 +26,7 @@ from whystuck.diagnose.logs.cases.extremes import make_extremes
 from whystuck.diagnose.logs.cases.gil_held import make_gil_held
 from whystuck.diagnose.logs.cases.launchers import make_unstarted
 from whystuck.diagnose.logs.cases.link_speeds import make_link_speeds
+from whystuck.diagnose.logs.cases.memlock import make_memlock
 from whystuck.diagnose.logs.cases.memory import make_host_memory
 from whystuck.diagnose.logs.cases.memory_daemons import make_daemons
 from whystuck.diagnose.logs.cases.memory_pressure import make_memory_pressure
@@ -65,6 +66,7 @@ MAKERS: tuple[Maker, ...] = (
     make_hardware,
     make_device_fault,
     make_miscomputing,
+    make_memlock,
     make_config_errors,
     make_unstarted,
     make_transports,

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import ClassVar
 
+from whystuck.diagnose import codes
 from whystuck.diagnose.check_rule import CheckRule
+from whystuck.diagnose.context.scene import Scene
+from whystuck.diagnose.logs.log_rule import tell_case
+from whystuck.diagnose.policy import Policy
+from whystuck.evidence.finding import Finding
 
 
 class LimitsLow(CheckRule):
@@ -20,6 +26,10 @@ class LimitsLow(CheckRule):
     The soft limits of `whystuck check` itself are compared with the policy: start it as the job is
     started. Locked memory is judged where there is InfiniBand, processes unless root asks.
 
+    Of texts, the limit of locked memory that `ulimit -l`, `ulimit -a`, `/proc/PID/limits`, prlimit,
+    libibverbs or Open MPI print for a host, where network cards of that host got no memory: NCCL
+    prints `Call to ibv_create_cq failed`. Without the limit, it is C210.
+
     ## False alarms
 
     A small job needs less. A limit of open files that is the default of the kernel is a note.
@@ -29,6 +39,12 @@ class LimitsLow(CheckRule):
     Raise it where the job is started.
     """
 
-    code = "N404"
+    code = codes.LIMITS_LOW
+    needs = ("checks", "logs")
     name = "limits-low"
     remedies: ClassVar[tuple[str, ...]] = ("`ulimit -a` shows all limits",)
+
+    def check(self, scene: Scene, policy: Policy) -> Iterator[Finding]:
+        """Yield what checks found, and what texts tell of limits."""
+        yield from super().check(scene, policy)
+        yield from (tell_case(self, case) for case in scene.story.of(self.code))

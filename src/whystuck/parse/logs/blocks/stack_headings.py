@@ -19,6 +19,12 @@ _SAID = re.compile(
     rf"^(?P<before>[^\[\]]{{0,60}}?(?<![a-z_])){_RANK.replace('rank>', 'said>')}(?![\w-])"
     r"(?P<after>[^\[\]]{0,100}):[\W_]*$"
 )
+# Above it, the tool that shows it and whose it is: `py-spy rank 0, three times`.
+_SHOWN = re.compile(
+    r"^(?P<before>[^\[\]\w]{0,12}(?:py-?spy|pystack|gdb|stack|dump|backtrace|trace)\b[^\[\]:]{0,30}?"
+    rf"(?<![a-z_])){_RANK.replace('rank>', 'said>')}(?![\w-])(?P<after>[^\[\]]{{0,100}})$",
+    re.IGNORECASE,
+)
 # What makes another one the one that the sentence is about.
 _OTHERS = re.compile(
     r"\b(?:not|but|except|unlike|than|to|with|without|besides|local|talk\w*|wait\w*|that|which|what"
@@ -44,6 +50,8 @@ def find_heading(text: str, writer: int) -> re.Match[str] | None:
         is_talk = writer != UNKNOWN_RANK and _TALK.search(before)
         return None if is_talk or _OTHERS.search(before) else match
     match = _SAID.match(text) if writer == UNKNOWN_RANK and text.rstrip().endswith(":") else None
+    if match is None and writer == UNKNOWN_RANK:
+        match = _SHOWN.match(text)
     is_about = match and not _OTHERS.search(match["before"]) and not _OTHERS.search(match["after"])
     return match if is_about else None
 

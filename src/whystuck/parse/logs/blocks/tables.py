@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from whystuck.parse.logs.blocks.device_rows import DEVICE_MARKS, DeviceReader
+from whystuck.parse.logs.blocks.file_sizes import SIZE_MARKS, SizeReader
 from whystuck.parse.logs.blocks.kernel_waits import WAIT_MARKS, WaitReader
+from whystuck.parse.logs.blocks.limit_rows import LIMIT_MARKS, LimitReader
 from whystuck.parse.logs.blocks.pair_rows import PAIR_MARKS, PairReader
 from whystuck.parse.logs.blocks.pcie_links import PCIE_MARKS, PcieReader
 from whystuck.parse.logs.blocks.ports import PORT_MARKS, PortReader
@@ -27,6 +29,8 @@ TABLE_MARKS = (
     *RECORDER_MARKS,
     *PAIR_MARKS,
     *VALUE_MARKS,
+    *LIMIT_MARKS,
+    *SIZE_MARKS,
 )
 
 
@@ -44,6 +48,8 @@ class TableReader:
             RecorderReader(),
             PairReader(),
             ValueReader(),
+            LimitReader(),
+            SizeReader(),
         )
 
     @property

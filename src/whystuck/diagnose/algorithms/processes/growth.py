@@ -1,0 +1,50 @@
+"""Whether a file grew while somebody looked at it again and again."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from whystuck.evidence.logs.lines import LogEvent
+
+# Two sizes may be of two files of one name; what still grows at the third look is being written.
+_LOOKS = 3
+_DAY_S = 86_400
+# A log grows as well, whoever writes it.
+_CHECKPOINT = re.compile(
+    r"\.(?:pt|pth|bin|ckpt|safetensors|distcp|tar|npz|h5|msgpack)\b|ckpt|checkpoint|global_step"
+    r"|(?:^|[/_.-])(?:save|state|weights)",
+    re.IGNORECASE,
+)
+_LOG = re.compile(r"\.(?:log|out|err|txt|json|jsonl|csv)$")
+
+
+@dataclass(frozen=True)
+class Growth:
+    """A file that grew at each look; ``mb_per_s`` is 0 where the looks have no times."""
+
+    file: str
+    mb_per_s: float
+    last: LogEvent
+
+
+def find_growth(events: Iterable[LogEvent]) -> Growth | None:
+    """Find the one file that was larger at each look than before, the last look included."""
+    looks: dict[tuple[str, str], list[LogEvent]] = {}
+    for event in events:
+        name = event.groups.get("file", "") if event.signature == "table.size" else ""
+        if _CHECKPOINT.search(name) and not _LOG.search(name):
+            looks.setdefault((event.artifact, name), []).append(event)
+    grown = [one for told in looks.values() if (one := _measure(told)) is not None]
+    return grown[0] if len(grown) == 1 else None
+
+
+def _measure(told: list[LogEvent]) -> Growth | None:
+    sizes = [int(one.groups["bytes"]) for one in told]
+    if len(sizes) < _LOOKS or sizes != sorted(set(sizes)):
+        return None
+    first, last = (int(one.groups["s"]) for one in (told[0], told[-1]))
+    span_s = (last - first) % _DAY_S if min(first, last) >= 0 else 0
+    rate = (sizes[-1] - sizes[0]) / span_s / 1e6 if span_s else 0.0
+    return Growth(told[-1].groups["file"], round(rate, 2), told[-1])

@@ -1,0 +1,107 @@
+"""Pasted stacks of a rank in a save, beside looks at the file that it writes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.logs.test_told import say
+
+from whystuck.evidence.finding import Verdict
+
+SAVE = [
+    'Thread 2291 (active): "MainThread"',
+    "    _save (torch/serialization.py:862)",
+    "    save (torch/serialization.py:628)",
+    "    save_full (train/io.py:77)",
+    "    main (train/main.py:240)",
+]
+REST = [
+    "others:",
+    'Thread 2292 (active): "MainThread"',
+    "    barrier (torch/distributed/distributed_c10d.py:3683)",
+    "    save_full (train/io.py:79)",
+    "    main (train/main.py:240)",
+]
+STACKS = ["py-spy rank 0, three times, always like", *SAVE, *REST]
+SIZES = [38927335424, 40957378560, 42983227392]
+
+
+def list_sizes(*sizes: int | str, file: str = "ep1.pt") -> list[str]:
+    return [f"-rw-r--r-- 1 me me {size} Nov 24 03:2{k} {file}" for k, size in enumerate(sizes)]
+
+
+LOOKS = {
+    "loop": ["$ while true; do date +%T; ls -l /s/ep1.pt | awk '{print $5}'; sleep 60; done"]
+    + [text for k, size in enumerate(SIZES) for text in (f"03:2{k}:44", str(size))],
+    "ls": list_sizes(*SIZES),
+    "ls -lh": list_sizes("37G", "39G", "41G"),
+    "du": ["$ for i in 1 2 3; do du -sh /s/ckpt/step_9; sleep 30; done"]
+    + [f"{size}\t/s/ckpt/step_9" for size in ("37G", "38G", "41G")],
+    "stat": ["$ watch -n 60 stat -c %s /s/global_step9/mp_rank_00_model_states.pt"]
+    + [str(size) for size in SIZES],
+}
+
+
+@pytest.mark.parametrize("tool", LOOKS)
+def test_save_whose_file_grows_is_not_stuck(tmp_path: Path, tool: str) -> None:
+    report = say(tmp_path, *STACKS, *LOOKS[tool])
+
+    assert report.verdict is Verdict.WAITING
+    assert [(one.code, one.culprits.ranks) for one in report.findings[:1]] == [("H118", [0])]
+
+
+def test_rate_is_told_where_looks_have_times(tmp_path: Path) -> None:
+    (found,) = (
+        one for one in say(tmp_path, *STACKS, *LOOKS["loop"]).findings if one.code[0] == "H"
+    )
+
+    assert found.measures["mb_per_s"] == pytest.approx(33.8, abs=0.1)
+
+
+@pytest.mark.parametrize(
+    "looks",
+    [
+        list_sizes(SIZES[0], SIZES[0], SIZES[0]),
+        list_sizes(SIZES[0], SIZES[1], SIZES[1]),
+        list_sizes(*SIZES[:2]),
+        list_sizes(*SIZES, file="train.log"),
+        list_sizes(*SIZES, file="ckpt_save.log"),
+        [],
+    ],
+    ids=["still", "still since", "two looks", "log", "log of saves", "none"],
+)
+def test_file_that_does_not_grow_tells_of_no_progress(tmp_path: Path, looks: list[str]) -> None:
+    report = say(tmp_path, *STACKS, *looks)
+
+    assert "H118" not in {one.code for one in report.findings}
+    assert report.verdict is not Verdict.WAITING
+
+
+def test_file_that_grows_excuses_no_rank_that_is_elsewhere(tmp_path: Path) -> None:
+    at = [STACKS[0], SAVE[0], "    reward (train/reward.py:12)", *SAVE[4:], *REST]
+
+    assert "H118" not in {one.code for one in say(tmp_path, *at, *LOOKS["ls"]).findings}
+
+
+@pytest.mark.parametrize(
+    "heading",
+    [
+        "py-spy rank 3, three times in 5 min, always like",
+        "pystack on rank 3 gives this",
+        "stack trace of rank 3 below",
+    ],
+)
+def test_tool_and_rank_above_a_stack_tell_whose_it_is(tmp_path: Path, heading: str) -> None:
+    report = say(tmp_path, heading, *SAVE, *REST, *LOOKS["ls"])
+
+    assert report.findings[0].culprits.ranks == [3]
+
+
+@pytest.mark.parametrize(
+    "heading", ["py-spy rank 3 and rank 4 look alike", "stack of rank 3 waits for another one"]
+)
+def test_sentences_about_several_ranks_name_none(tmp_path: Path, heading: str) -> None:
+    report = say(tmp_path, heading, *SAVE, *REST, *LOOKS["ls"])
+
+    assert report.findings[0].culprits.ranks == []
