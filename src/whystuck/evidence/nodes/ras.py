@@ -107,6 +107,9 @@ def list_whole_members(answers: Iterable[RasStatus]) -> Iterator[RasMember]:
         whole = [one for one in answer.comms if one.size == answer.largest]
         if answer.alike == 1 and len(whole) == 1:
             (comm,) = whole
-            named = (*comm.missing, *comm.absent, *answer.members)
-            named += tuple(member for one in (*comm.counts, *comm.errors) for member in one.members)
+            named = [*comm.missing, *comm.absent, *answer.members]
+            for count in comm.counts:
+                named += count.members
+            for error in comm.errors:
+                named += error.members
             yield from (member for member in named if member.pid > 0)
