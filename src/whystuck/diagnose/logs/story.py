@@ -91,6 +91,7 @@ class Case:
         ends_job: Whether a launcher says that it ends the job for it: what processes of no known
             rank print below follows from that.
         cites: What says so that is no line of a log.
+        entails: Lines of other cases that follow from it, whatever their ranks.
     """
 
     code: str
@@ -113,6 +114,7 @@ class Case:
     is_foreign: bool = False
     ends_job: bool = False
     cites: tuple[Citation, ...] = ()
+    entails: tuple[LogEvent, ...] = ()
 
     @cached_property
     def told_by(self) -> frozenset[int]:
@@ -219,9 +221,10 @@ class Story:
 
     def _explains(self, one: Case, other: Case) -> bool:
         """Tell whether a case follows from another one."""
-        if _is_same_failure(one, other):
-            return _order_kind(one) < _order_kind(other)
-        if one is other or self._precedes(other, one):
+        is_told = _entails(one, other)
+        if is_told or _is_same_failure(one, other):
+            return is_told or _order_kind(one) < _order_kind(other)
+        if one is other or _entails(other, one) or self._precedes(other, one):
             return False
         if other.code == codes.PREEMPTED and one.tier < LOST and self._precedes(one, other):
             return True  # a job that has failed, or waits, is ended by its batch system later
@@ -289,6 +292,12 @@ def _prefer_specific(roots: list[Case]) -> list[Case]:
 def _list_told(case: Case) -> set[int]:
     """Return the ranks that say what a case tells."""
     return {line.rank for line in case.lines} | set(case.victims)
+
+
+def _entails(one: Case, other: Case) -> bool:
+    """Tell whether a case says itself that the lines which tell of the other follow from it."""
+    known = {id(event) for event in one.entails}
+    return bool(known and other.lines) and all(id(event) in known for event in other.lines)
 
 
 def _is_same_failure(one: Case, other: Case) -> bool:

@@ -40,6 +40,7 @@ from whystuck.diagnose.logs.cases.ops.past import make_past
 from whystuck.diagnose.logs.cases.ops.recorder_told import make_recorder_told
 from whystuck.diagnose.logs.cases.ops.transfer_rings import make_transfer_rings
 from whystuck.diagnose.logs.cases.ops.uneven import make_left, make_pauses, make_uneven
+from whystuck.diagnose.logs.cases.ops.wrong_splits import make_wrong_splits
 from whystuck.diagnose.logs.cases.packets import make_packets
 from whystuck.diagnose.logs.cases.process_states import make_process_states
 from whystuck.diagnose.logs.cases.quotas import make_quotas
@@ -73,6 +74,7 @@ MAKERS: tuple[Maker, ...] = (
     make_unbound,
     make_reducer_errors,
     make_mismatches,
+    make_wrong_splits,
     make_uneven,
     make_crossed,
     make_missing,

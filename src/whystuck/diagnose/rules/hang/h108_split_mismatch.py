@@ -39,6 +39,9 @@ class SplitMismatchRule(Rule):
     ranks of the pair. `details.pair` are sender and receiver, `details.sent` and
     `details.expected` the elements, `details.pairs` all of these for each pair.
 
+    A log tells it, too: torch raises an exception in a rank whose splits do not add up to the first
+    dimension of its tensor. That rank is named, unless all ranks raise it.
+
     Where only `torchfrtrace` tells that the elements do not add up, nobody is named.
 
     ## False alarms

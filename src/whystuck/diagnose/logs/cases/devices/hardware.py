@@ -212,6 +212,7 @@ def _make_case(
         nodes=(trouble.node,) if trouble.node else (),
         lines=(first, *(event for event in events if event is not first), *others[:2]),
         exceptions=_find_lacking(view, trouble),
+        entails=_list_lacking(view, trouble),
         exits=_list_ended(view, trouble),
         time=time,
         confidence=Confidence.CERTAIN if ranks else Confidence.LIKELY,
@@ -232,6 +233,16 @@ def _find_lacking(view: LogView, trouble: _Trouble) -> tuple[PythonException, ..
     return tuple(item for item in found if not trouble.node or item.node in hosts)
 
 
+def _list_lacking(view: LogView, trouble: _Trouble) -> tuple[LogEvent, ...]:
+    """Return lines of that host that say the same where the traceback above them was cut."""
+    if not any(event.kind == _LOST for event in trouble.events):
+        return ()
+    kinds = (codes.PYTHON_EXCEPTION, codes.CONFIG_ERROR)
+    events = (event for code in kinds for event in view.list_events(code, "cause"))
+    found = (event for event in events if _LACKS_DEVICES.search(event.text) and is_said(event))
+    return tuple(event for event in found if not trouble.node or event.node in {"", trouble.node})
+
+
 def _weigh(view: LogView, trouble: _Trouble, ranks: frozenset[int], reach: frozenset[int]) -> int:
     """Tell what ties broken hardware to the job: its clock, and what its ranks print."""
     felts = [view.is_felt(event.time) for event in trouble.events]
@@ -245,7 +256,8 @@ def _weigh(view: LogView, trouble: _Trouble, ranks: frozenset[int], reach: froze
     ):
         return LINKED
     failed = (item for item in view.exceptions if item.rank in hit)
-    if any(_DEVICE_WORDS.search(item.message) for item in failed) or _find_lacking(view, trouble):
+    is_missed = _find_lacking(view, trouble) or _list_lacking(view, trouble)
+    if is_missed or any(_DEVICE_WORDS.search(item.message) for item in failed):
         return LINKED
     if _list_ended(view, trouble) or any(item.rank in ranks and item.signal for item in view.exits):
         return LINKED
