@@ -24,8 +24,10 @@ _MEMBERS = r"(?:workers|ranks|replicas|processes|devices|GPUs|nodes)"
 _SAME = r"(?:same|identical|equal|consistent|in sync)"
 _COMPARED = re.compile(
     r"\b(?:gradients?|grad[ _]norms?|param(?:eter)?s?|weights?|model|checksums?|hash(?:es)?|state)"
-    rf"\b[^.;]{{0,60}}\b(?:inconsistent|diverged?|differ(?:s|ent)?|mismatch\w*|out of sync"
-    rf"|not (?:the )?{_SAME})\b[^.;]{{0,40}}\b{_MEMBERS}\b",
+    r"\b[^.;]{0,60}\b(?:inconsistent|diverged?|differ(?:s|ent)?|mismatch\w{0,4}|out of sync"
+    rf"|not (?:the )?{_SAME})\b[^.;]{{0,20}}"
+    # On different devices is where parameters lie, and not what is in them.
+    rf"\b(?:across|between|among|on (?:all|other|the other)) (?:the |all )?{_MEMBERS}\b",
     re.IGNORECASE,
 )
 

@@ -21,10 +21,13 @@ VALUE_MARKS = tuple(
     for members in _MEMBERS
 )
 _HEAD = re.compile(
-    r"\b((?:(?:grad\w*|param\w*|weights?|model|state|loss|norm|checksum|hash|sum)[ _-]?){1,3})"
-    r"[^:]{0,40}\b(?:across|between)(?: the| all)? (?:workers|ranks|replicas)\s{0,2}:\s*$",
-    re.IGNORECASE,
+    r"\b(?:across|between)(?: the| all)? (?:workers|ranks|replicas)\s{0,2}:\s{0,8}$", re.IGNORECASE
 )
+# What is compared, in so many characters before that.
+_WHAT = re.compile(
+    r"\b(?:grad|param|weight|model|state|loss|norm|checksum|hash|sum)", re.IGNORECASE
+)
+_BEFORE = 80
 _VALUE = r"([-+]?\d[\d.]{0,30}(?:e[-+]?\d{1,3})?|[0-9a-f]{6,64}|-?nan|-?inf)"
 _ROW = re.compile(
     rf"^[\s|]{{0,12}}(?:rank|worker)\s{{0,6}}(\d{{1,7}})\s?[=:|]\s{{0,4}}{_VALUE}\b", re.IGNORECASE
@@ -48,8 +51,8 @@ class ValueReader:
 
     def read(self, line: LogLine, row: int, *, is_mark: bool) -> Iterator[TabledSeen]:
         """Take a line; yield the value that it tells."""
-        if is_mark and (head := _HEAD.search(line.text)):
-            self._begin, self._what, self._strangers = row, head[1].lower(), 0
+        if is_mark and (what := _find_what(line.text)):
+            self._begin, self._what, self._strangers = row, what, 0
         elif self._begin and (told := _read_row(line)) is not None:
             self._strangers = 0
             groups = {"table": str(self._begin), "what": self._what, **told}
@@ -58,6 +61,13 @@ class ValueReader:
             self._strangers += 1
             if self._strangers > MAX_STRANGERS:
                 self._begin = 0
+
+
+def _find_what(text: str) -> str:
+    """Return what a heading says is compared, empty where a line is none."""
+    head = _HEAD.search(text)
+    before = text[max(0, head.start() - _BEFORE) : head.start()] if head else ""
+    return before.lower() if _WHAT.search(before) else ""
 
 
 def _read_row(line: LogLine) -> dict[str, str] | None:
