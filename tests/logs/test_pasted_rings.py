@@ -11,7 +11,7 @@ from whystuck.evidence.finding import Report
 
 HEAD = {
     "ps": 'RANK {0} pid 70{0}\nThread 70{0} (idle): "MainThread"\n',
-    "py-spy": 'Process 70{0}: python train.py --local_rank={0}\nThread 70{0} (active): "MainThread"\n',
+    "py-spy": 'Process 70{0}: python t.py --local_rank={0}\nThread 70{0} (active): "MainThread"\n',
     "comment": '$ py-spy dump -p 70{0}  # rank {0}\nThread 70{0} (active): "MainThread"\n',
 }
 TRANSFER = """\
