@@ -33,12 +33,14 @@ _NAMES = ("host", "container", "pod", "replica", "round", "boxed", "bare")
 # and `w03 text` or `rank03 text`, as programs name their workers.
 NUMBERED = re.compile(
     r"\[(?P<number>\d{1,6})\]:? |(?:w|wk|wkr|worker|proc|rk|rank)(?P<worker>\d{1,5}):? "
+    # which may be a row of a table as well
+    r"|(?P<barred>\d{1,4}) \| (?=[a-z])"
 )
 
 
 def read_number(match: re.Match[str]) -> int:
     """Return the number of a writer."""
-    return int(match["number"] or match["worker"])
+    return int(match["number"] or match["worker"] or match["barred"])
 
 
 def name_label(match: re.Match[str]) -> str:

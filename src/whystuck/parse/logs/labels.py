@@ -55,6 +55,8 @@ def _find_numbers(lines: list[bytes]) -> frozenset[str]:
     known = set(numbers)
     if len(known) < 2 or 0 not in known or max(known) >= 2 * len(known):  # noqa: PLR2004
         return frozenset()
+    if len(numbers) == len(known) and any(match["barred"] for match in found):
+        return frozenset()  # rows of a table have each number once
     # Epochs only go up, and no traceback has their number.
     is_traceback = any("Traceback (most" in match.string for match in found)
     is_mixed = numbers != sorted(numbers) or is_traceback
