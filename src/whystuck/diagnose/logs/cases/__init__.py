@@ -57,6 +57,7 @@ from whystuck.diagnose.logs.cases.swallowed import make_swallowed
 from whystuck.diagnose.logs.cases.timeouts import make_lost, make_timeouts
 from whystuck.diagnose.logs.cases.transfers import make_transfers
 from whystuck.diagnose.logs.cases.transports import make_transports
+from whystuck.diagnose.logs.cases.uneven_work import make_uneven_work
 from whystuck.diagnose.logs.cases.values import make_not_finite, make_skipped
 from whystuck.diagnose.logs.story import Maker
 
@@ -116,6 +117,7 @@ MAKERS: tuple[Maker, ...] = (
     make_lost,
     make_pauses,
     make_stragglers,
+    make_uneven_work,
     make_extremes,
     make_starved,
     make_memory_pressure,
