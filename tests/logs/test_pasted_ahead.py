@@ -175,6 +175,10 @@ def test_other_op_of_one_rank_is_no_state(tmp_path: Path) -> None:
     assert first_of(save_alone(tmp_path, forward)).code == "H105"
 
 
+def test_barrier_of_one_rank_that_is_ahead_may_follow_from_what_it_left_out(tmp_path: Path) -> None:
+    assert first_of(save_alone(tmp_path, BARRIER)).code == "H105"
+
+
 def test_state_that_is_loaded_is_no_save(tmp_path: Path) -> None:
     load = [GATHER, "_load_state_dict (torch/distributed/checkpoint/state_dict_loader.py:150)"]
 

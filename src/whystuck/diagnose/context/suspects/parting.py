@@ -268,7 +268,8 @@ def _judge_calls(look: Look) -> Parting | None:
     if is_one and look.blames_few:
         return _accuse(look, _name_way(look))
     if _is_alone_ahead(look):
-        return _accuse(look, codes.EXTRA_COLLECTIVE if _is_rare(look) else codes.OP_MISMATCH)
+        # Who is ahead in a barrier may have left something out as well.
+        return _accuse(look, codes.EXTRA_COLLECTIVE if _gathers_alone(look) else codes.OP_MISMATCH)
     places = {side.ranks[0]: side.site for side in look.sides[:_MAX_SIDES]}
     text = "these calls do not meet, and which side is wrong cannot be told"
     if "new_group" in {side.op for side in look.sides}:
@@ -325,16 +326,17 @@ def _name_way(look: Look) -> str:
 
 
 def _is_rare(look: Look) -> bool:
-    """Return whether the few are in a call that hardly any step makes, and the others are not.
+    """Return whether the few are in a call that hardly any step makes, and the others are not."""
+    return (look.few.op in _RARE and look.many.op not in _RARE) or _gathers_alone(look)
 
-    So is the state of a sharded model: all ranks have to ask for it, and gather it together.
+
+def _gathers_alone(look: Look) -> bool:
+    """Return whether the few alone ask for the state of a sharded model.
+
+    All ranks have to ask for it, and gather it together.
     """
-    few, many = look.few, look.many
-    if few.op in _RARE and many.op not in _RARE:
-        return True
-    frames = [look.facts.stacks.positions[side.ranks[0]].frames for side in (few, many)]
-    gathers = [is_gathering_state(one) for one in frames]
-    return gathers == [True, False]
+    frames = [look.facts.stacks.positions[side.ranks[0]].frames for side in (look.few, look.many)]
+    return [is_gathering_state(one) for one in frames] == [True, False]
 
 
 def _went_past(gone: Side, there: Side, sources: Mapping[str, str]) -> bool:
