@@ -39,7 +39,8 @@ def make_falling(view: LogView) -> Iterator[Case]:
     """Make the case of a scale that fell with each step up to the end of a log.
 
     The search of a new scaler looks alike. It is over where the steps are counted far beyond it,
-    and no search goes below 1.
+    and no search goes below 1. A job that goes on prints the same, and is as wrong: what whystuck
+    counts of its updates goes before it.
     """
     events = [event for event in view.list_signatures("scaler.skipped") if is_said(event)]
     skips = [skip for event in events if (skip := _read(event)) is not None]

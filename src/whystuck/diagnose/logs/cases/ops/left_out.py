@@ -20,7 +20,8 @@ def make_left_out(view: LogView) -> Iterator[Case]:
     """Make the case of ranks that did not come to an op, and say that they leave something out.
 
     Who is missing is told by tools and watchdogs; the line of the rank tells why. Where a rank that
-    waits says the same, it is what all of them say.
+    waits says the same, it is what all of them say. That holds of a job that whystuck watches, too:
+    ops that are recorded go before it.
     """
     events = [event for event in view.list_signatures("py.left_out") if is_said(event)]
     ranks = list_ranks(events)
