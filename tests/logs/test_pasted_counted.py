@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from tests.logs.test_told import first_of, say
 
+from whystuck.pipeline import read_evidence
+
 WAITS = """\
     wait (torch/distributed/distributed_c10d.py)  <- p2p_communication.py:331 _communicate
     send_forward_recv_backward (megatron/core/pipeline_parallel/p2p_communication.py:537)
@@ -97,3 +99,17 @@ def test_rank_that_failed_is_found_far_inside_a_long_log(tmp_path: Path) -> None
     lines = [RAY.format(2291, 9, line) for line in ("Exception in rank 2", *RAISES)]
 
     assert first_of(say(tmp_path, *steps, *lines, *steps)).culprits.ranks == [2]
+
+
+def test_launcher_that_tells_of_a_rank_is_not_that_rank(tmp_path: Path) -> None:
+    agent = "E0611 03:14:58.711000 30 torch/distributed/elastic/agent/server/api.py:869] {0}"
+    other = "[rank5]:[E611 03:14:57.100 ProcessGroupNCCL.cpp:629] some NCCL operations have failed"
+    (tmp_path / "paste.log").write_text(
+        "\n".join([agent.format("Error on rank 3: it ended"), agent.format("x"), other, ""])
+    )
+
+    assert (30, 3) not in {
+        (pid, rank)
+        for (_, pid), ranks in read_evidence(tmp_path).logs.ranks_by_process.items()
+        for rank in ranks
+    }

@@ -162,7 +162,9 @@ class LogFacts:
         # To find a word takes a tenth of the time of a pattern, and most lines have none of these.
         if "world_rank=" in text and (match := _WORKER.search(text)):
             self._note_worker((match[1], int(match[2])), min(int(match[3]), MAX_RANK))
-        elif line.pid and "rank" in text and (match := _OWN_WORKER.match(text)):
+        elif (
+            line.pid and not line.is_agent and "rank" in text and (match := _OWN_WORKER.match(text))
+        ):
             self._note_worker((line.node, line.pid), min(int(match[1]), MAX_RANK))
         self._note_launcher(line, row)
         if self._note_environ(text, row):

@@ -85,9 +85,13 @@ def _may_wait_for_one(positions: Sequence[Position]) -> bool:
     rest = [one for one in positions if not is_device_wait(one.frames)]
     if not {one.doing for one in rest} <= {Doing.COLLECTIVE, Doing.BACKWARD}:
         return False
-    if any(_PIPELINE.search(frame.function) for one in positions for frame in one.frames):
+    if any(_is_of_pipeline(frame) for one in positions for frame in one.frames):
         return False
     return len({(one.doing, select_user_frames(one.frames)) for one in rest}) <= 1
+
+
+def _is_of_pipeline(frame: Frame) -> bool:
+    return bool(_PIPELINE.search(f"{frame.file.rpartition('/')[2]} {frame.function}"))
 
 
 def _accuse(facts: Facts, past: tuple[int, ...], inside: tuple[int, ...], call: Frame) -> Parting:
