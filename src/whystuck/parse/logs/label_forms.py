@@ -30,15 +30,16 @@ LABEL = re.compile(
 )
 _NAMES = ("host", "container", "pod", "replica", "round", "boxed", "bare")
 # `[3] text`, as the launchers of MPICH and Intel put it; `[3]: text`, as people tell torchrun to;
-# and `w03 text` or `rank03 text`, as programs name their workers.
+# and `w03 text` or `rank03 text`, as programs name their workers; `rank=3 text`.
 NUMBERED = re.compile(
     r"\[(?P<number>\d{1,6})\]:? |(?:w|wk|wkr|worker|proc|rk|rank)(?P<worker>\d{1,5}):? "
+    r"|rank[=:](?P<rank>\d{1,6}),? (?=\S)"
 )
 
 
 def read_number(match: re.Match[str]) -> int:
     """Return the number of a writer."""
-    return int(match["number"] or match["worker"])
+    return int(match["number"] or match["worker"] or match["rank"])
 
 
 def name_label(match: re.Match[str]) -> str:

@@ -268,8 +268,12 @@ def _take_bare_glog(line: LogLine, _match: re.Match[str]) -> None:
 
 
 def _take_rank(line: LogLine, match: re.Match[str]) -> None:
-    named = ("rank_number", "rank_word", "rank_said", "rank_field")
-    rank = int(next(match[name] for name in named if match[name]))
+    named = ("rank_number", "rank_word", "rank_said", "rank_field", "rank_mark")
+    told = next((match[name] for name in named if match[name]), "")
+    line.owner += match[0].strip()
+    if not told:
+        return
+    rank = int(told)
     is_member = match[0].startswith("[Rank ") and (
         line.is_glog or match.string.startswith("Watchdog caught", match.end())
     )
@@ -279,9 +283,9 @@ def _take_rank(line: LogLine, match: re.Match[str]) -> None:
         line.member = rank
     elif line.rank == UNKNOWN_RANK:
         line.rank = rank
-    line.is_hooked = match[0].endswith(" ") and match["rank_field"] is None
+    is_word = match["rank_field"] is None and match["rank_mark"] is None
+    line.is_hooked = match[0].endswith(" ") and is_word
     line.pid = line.pid or int(match["rank_pid"] or 0)
-    line.owner += match[0].strip()
 
 
 def _take_mpi(line: LogLine, match: re.Match[str]) -> None:
