@@ -34,12 +34,14 @@ _NAMES = ("host", "container", "pod", "replica", "round", "boxed", "bare")
 NUMBERED = re.compile(
     r"\[(?P<number>\d{1,6})\]:? |(?:w|wk|wkr|worker|proc|rk|rank)(?P<worker>\d{1,5}):? "
     r"|rank[=:](?P<rank>\d{1,6}),? (?=\S)"
+    # which may be a row of a table as well
+    r"|(?P<barred>\d{1,4}) \| (?=[a-z])"
 )
 
 
 def read_number(match: re.Match[str]) -> int:
     """Return the number of a writer."""
-    return int(match["number"] or match["worker"] or match["rank"])
+    return int(match[str(match.lastgroup)])
 
 
 def name_label(match: re.Match[str]) -> str:

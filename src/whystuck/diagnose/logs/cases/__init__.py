@@ -33,6 +33,7 @@ from whystuck.diagnose.logs.cases.memory_pressure import make_memory_pressure
 from whystuck.diagnose.logs.cases.not_ended import make_not_ended
 from whystuck.diagnose.logs.cases.ops.calls import make_calls
 from whystuck.diagnose.logs.cases.ops.crossed import make_crossed
+from whystuck.diagnose.logs.cases.ops.left_out import make_left_out
 from whystuck.diagnose.logs.cases.ops.mismatch import make_mismatches
 from whystuck.diagnose.logs.cases.ops.missing import make_missing
 from whystuck.diagnose.logs.cases.ops.parted import make_parted
@@ -99,6 +100,7 @@ MAKERS: tuple[Maker, ...] = (
     make_transfer_rings,
     make_abnormal,
     make_swallowed,
+    make_left_out,
     make_parted,
     make_past,
     make_not_ended,

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from whystuck.diagnose import codes
+from whystuck.diagnose.logs.cases.falling_scales import make_falling
 from whystuck.diagnose.logs.cases.parts import (
     find_exceptions,
     find_time,
@@ -120,6 +121,7 @@ def make_skipped(view: LogView) -> Iterator[Case]:
     """Make the case of a scaler that gave up: each step overflowed at the smallest scale."""
     events = [event for event in view.list_signatures("scaler.floor") if is_said(event)]
     if not events:
+        yield from make_falling(view)
         return
     exceptions = find_exceptions(view, events)
     yield Case(
