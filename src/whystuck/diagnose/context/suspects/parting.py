@@ -267,6 +267,9 @@ def _judge_calls(look: Look) -> Parting | None:
     )
     if is_one and look.blames_few:
         return _accuse(look, _name_way(look))
+    # All others are at the barrier that ends a save, or a round of it.
+    if look.many.op == "barrier" and look.blames_few and look.has_majority and _gathers_alone(look):
+        return _accuse(look, codes.EXTRA_COLLECTIVE)
     if _is_alone_ahead(look):
         return _accuse(look, codes.EXTRA_COLLECTIVE if _is_rare(look) else codes.OP_MISMATCH)
     places = {side.ranks[0]: side.site for side in look.sides[:_MAX_SIDES]}
@@ -330,11 +333,16 @@ def _is_rare(look: Look) -> bool:
     So is the state of a sharded model: all ranks have to ask for it, and gather it together.
     """
     few, many = look.few, look.many
-    if few.op in _RARE and many.op not in _RARE:
-        return True
-    frames = [look.facts.stacks.positions[side.ranks[0]].frames for side in (few, many)]
-    gathers = [is_gathering_state(one) for one in frames]
-    return gathers == [True, False]
+    return (few.op in _RARE and many.op not in _RARE) or _gathers_alone(look)
+
+
+def _gathers_alone(look: Look) -> bool:
+    """Return whether the few gather the state of a sharded model, for which the others do not come.
+
+    Where these had not come as far, the few have gone past what they wait in.
+    """
+    frames = [look.facts.stacks.positions[side.ranks[0]].frames for side in (look.few, look.many)]
+    return [is_gathering_state(one) for one in frames] == [True, False]
 
 
 def _went_past(gone: Side, there: Side, sources: Mapping[str, str]) -> bool:
