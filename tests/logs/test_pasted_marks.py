@@ -261,3 +261,89 @@ def test_times_of_megatron_with_any_blanks(tmp_path: Path, gap: str) -> None:
 
     finding = first_of(say(tmp_path, TIMES, "    forward-compute:", *rows))
     assert show(finding)[:2] == ("S301", [3])
+
+
+# ------------------------------------------------------------------------ what other tools print
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (
+            "Mismatched allgather tensor shapes: One rank sent a tensor of shape [8], but ...",
+            "H106",
+        ),
+        ("Mismatched data types: One rank had type float32, but another rank had type", "H107"),
+        ("Mismatched collective operations: One rank did an allreduce, but another rank", "H105"),
+    ],
+)
+def test_what_horovod_found_is_no_exception_of_all_ranks(
+    tmp_path: Path, words: str, code: str
+) -> None:
+    raised = [
+        line
+        for rank in range(3)
+        for line in (
+            f"[1,{rank}]<stderr>:Traceback (most recent call last):",
+            f'[1,{rank}]<stderr>:  File "/job/train.py", line 7, in step',
+            f"[1,{rank}]<stderr>:RuntimeError: {words}",
+        )
+    ]
+    assert show(first_of(say(tmp_path, *raised)))[:2] == (code, [])
+
+
+GID = "::ffff:192.168.{0}.5"
+QP = (
+    "a3:118:303 [0] misc/ibvwrap.cc:262 NCCL WARN Call to ibv_modify_qp failed with {0}, on dev "
+    "mlx5_0:1, curr state INIT, next state RTR, local GID index 3, local GID {1}, remote GID {2}"
+)
+REMOTE = (
+    "[rank0]: torch.distributed.DistBackendError: NCCL error in: x.cpp:77, unhandled system error"
+)
+
+
+@pytest.mark.parametrize("error", ["110 Connection timed out", "error Invalid argument errno 22"])
+def test_cards_that_could_not_be_connected(tmp_path: Path, error: str) -> None:
+    finding = first_of(say(tmp_path, QP.format(error, GID.format(50), GID.format(60)), REMOTE))
+
+    assert (finding.code, finding.details["kind"]) == ("H121", "cards")
+    assert "192.168.60.5" in finding.summary
+
+
+EVENTS = [
+    "61m   Warning   FailedScheduling   pod/t-worker-1   0/12 nodes are available: 12 Insufficient",
+    '57m   Warning   FailedMount        pod/t-worker-1   MountVolume.SetUp failed for volume "d"',
+]
+
+
+def test_pod_that_was_started_later_is_placed(tmp_path: Path) -> None:
+    started = "57m   Normal    Started            pod/{0}   Started container trainer"
+
+    report = say(tmp_path, *EVENTS, started.format("t-worker-1"))
+    assert report.verdict is Verdict.INCONCLUSIVE
+
+    for other in ([], [started.format("t-worker-2")]):
+        assert first_of(say(tmp_path, *EVENTS, *other)).code == "C210"
+    assert first_of(say(tmp_path, started.format("t-worker-1"), *EVENTS)).code == "C210"
+
+
+def test_pod_and_container_with_a_bar_stand_before_ranks(tmp_path: Path) -> None:
+    status = (
+        "[E908 11:07:35.1 ProcessGroupNCCL.cpp:1484] [PG ID 0 PG GUID 0(default_pg) Rank {0}] {1} "
+        "Last enqueued NCCL work: {2}, last completed NCCL work: {2}."
+    )
+    dump = "Received a dump signal due to a collective timeout from  rank 0."
+    lines = [f"gpu-07 trainer-0 | [rank{n}]:{WAIT.format(n, 64)}" for n in (0, 1, 2)]
+    lines.append(f"gpu-08 trainer-1 | [rank3]:{status.format(3, dump, 23910)}")
+
+    assert show(first_of(say(tmp_path, *lines)))[:2] == ("H101", [3])
+
+
+@pytest.mark.parametrize("words", ["entering evaluate()", "entering the validation phase"])
+def test_rank_that_left_the_loop_for_its_evaluation(tmp_path: Path, words: str) -> None:
+    said = f"[rank2] 10/29 16:30:11 INFO  epoch 1 done: 2877 batches, {words}"
+    waits = [f"[rank{rank}]: {WAIT.format(rank, 1 if rank == 2 else 64)}" for rank in range(4)]
+    assert show(first_of(say(tmp_path, said, *waits)))[:2] == ("H103", [2])
+
+    same = [f"[rank{rank}]: {WAIT.format(rank, 64)}" for rank in range(4)]
+    assert not [item for item in say(tmp_path, said, *same).findings if item.culprits.ranks]

@@ -18,7 +18,7 @@ _COUNTED = r"(?:node|host|machine|server|pod)[ #]{1,2}\d{1,5}"
 LABEL = re.compile(
     rf"(?P<host>(?=[\w.]*[\d-])[a-z][\w.-]{{0,62}}): ?|(?P<container>{HOST}) +\| ?"
     r"|(?P<bracket>\[)?(?P<pod>(?=[a-z.-]*\d|[a-z]+-[a-z]+-)[a-z][a-z0-9.]*(?:-[a-z0-9.]+){1,12})"
-    r" (?P<unit>[a-z][a-z0-9-]{0,62})(?(bracket)\]) "
+    r" (?P<unit>[a-z][a-z0-9-]{0,62})(?(bracket)\]) (?:\| ?)?"
     # TorchX: the role and its replica
     r"|(?P<replica>[a-z][\w-]{0,40}/\d{1,5}) "
     # and collectors of Python in round ones
