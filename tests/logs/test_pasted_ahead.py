@@ -188,3 +188,14 @@ def test_state_that_is_loaded_is_no_save(tmp_path: Path) -> None:
 def test_rank_that_is_behind_with_a_state_is_not_named(tmp_path: Path) -> None:
     """It may be in it again, and the others may have left it out."""
     assert not list_named(save_alone(tmp_path, STATES["FSDP"], line=171))
+
+
+@pytest.mark.parametrize("tool", STATES)
+def test_state_that_one_rank_asks_for_while_the_others_are_at_the_barrier_behind(
+    tmp_path: Path, tool: str
+) -> None:
+    barrier = [f"barrier ({C10D}:4159)", "train (train.py:121)"]
+    stacks = {0: [*STATES[tool], "save (ckpt.py:31)", "train (train.py:120)"]}
+    finding = first_of(judge(tmp_path, stacks | dict.fromkeys(range(1, 4), barrier)))
+
+    assert (finding.code, finding.culprits.ranks) == ("H102", [0])

@@ -105,3 +105,19 @@ STEPS = [f"{{'loss': {7 - step}.1, 'epoch': 0.{step}}}" for step in range(1, 7)]
 )
 def test_scaler_that_may_find_its_scale_is_not_told(tmp_path: Path, lines: list[str]) -> None:
     assert all(one.code != "V503" for one in judge(tmp_path, *lines).findings)
+
+
+@pytest.mark.parametrize("count", [2, 5])
+def test_scale_that_cannot_be_lowered_any_more(tmp_path: Path, count: int) -> None:
+    line = (
+        "[2025-04-22 12:02:2{0},378] [INFO] [loss_scaler.py:183:update_scale] [deepspeed] "
+        "OVERFLOW! Rank 0 Skipping step. Attempted loss scale: {1}, reducing to {2}"
+    )
+    floor = [line.format(number, 1, 1) for number in range(count)]
+    finding = first_of(say(tmp_path, line.format(0, 2, 1), "...", *floor))
+    assert (finding.code, finding.culprits.ranks) == ("V503", [])
+    assert "the least that it may be" in finding.summary
+
+    # One step of that kind may be a spike.
+    report = say(tmp_path, line.format(0, 2, 1), "...", "more steps", "more", "more", floor[0])
+    assert not [item for item in report.findings if item.code == "V503"]

@@ -267,6 +267,9 @@ def _judge_calls(look: Look) -> Parting | None:
     )
     if is_one and look.blames_few:
         return _accuse(look, _name_way(look))
+    # All others are at the barrier that ends a save, or a round of it.
+    if look.many.op == "barrier" and look.blames_few and look.has_majority and _gathers_alone(look):
+        return _accuse(look, codes.EXTRA_COLLECTIVE)
     if _is_alone_ahead(look):
         # Who is ahead in a barrier may have left something out as well.
         return _accuse(look, codes.EXTRA_COLLECTIVE if _gathers_alone(look) else codes.OP_MISMATCH)
@@ -331,9 +334,9 @@ def _is_rare(look: Look) -> bool:
 
 
 def _gathers_alone(look: Look) -> bool:
-    """Return whether the few alone ask for the state of a sharded model.
+    """Return whether the few gather the state of a sharded model, for which the others do not come.
 
-    All ranks have to ask for it, and gather it together.
+    Where these had not come as far, the few have gone past what they wait in.
     """
     frames = [look.facts.stacks.positions[side.ranks[0]].frames for side in (look.few, look.many)]
     return [is_gathering_state(one) for one in frames] == [True, False]

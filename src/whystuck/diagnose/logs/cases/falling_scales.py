@@ -46,19 +46,21 @@ def make_falling(view: LogView) -> Iterator[Case]:
     skips = [skip for event in events if (skip := _read(event)) is not None]
     for _, told in groupby(skips, key=lambda skip: (skip.event.artifact, skip.event.rank)):
         run = _find_last_run(list(told))
-        if len(run) < _LEAST or _has_recovered(view, run[-1].event):
+        is_floor = _is_at_floor(run)
+        if (len(run) < _LEAST and not is_floor) or _has_recovered(view, run[-1].event):
             continue
         counted = _find_counted(view, run)
-        if run[-1].after >= _LEAST_SCALE and counted is None:
+        if run[-1].after >= _LEAST_SCALE and counted is None and not is_floor:
             continue
         lines = [skip.event for skip in run]
+        tail = ", the least that it may be" if is_floor else " and falls on"
         begin = run[0].before or run[0].after
         count = sum(line.count for line in lines)
         yield Case(
             code=codes.UPDATES_SKIPPED,
             summary=f"the last {count} steps that the scaler told of overflowed, and were left out:"
-            f" the scale of the loss fell from {begin:g} to {run[-1].after:g} and falls on; all "
-            "ranks skip such steps together, and no rank is named",
+            f" the scale of the loss {_describe(begin, run[-1].after, tail)}; all ranks skip such "
+            "steps together, and no rank is named",
             # The job goes on with parameters that stay as they are.
             tier=NOTE,
             lines=(*lines[:1], *lines[-(_MAX_LINES - 2) :], *([counted] if counted else [])),
@@ -72,6 +74,16 @@ def make_falling(view: LogView) -> Iterator[Case]:
             remedies=(_NEXT_RUN,),
         )
         return
+
+
+def _describe(begin: float, end: float, tail: str) -> str:
+    return (f"is {end:g}" if begin == end else f"fell from {begin:g} to {end:g}") + tail
+
+
+def _is_at_floor(run: Sequence[_Skip]) -> bool:
+    """Tell whether steps were left out again and again at a scale that could not be lowered."""
+    floor = [skip for skip in run if skip.before == skip.after <= _LEAST_SCALE]
+    return sum(skip.event.count for skip in floor) > 1 and floor[-1] is run[-1]
 
 
 def _read(event: LogEvent) -> _Skip | None:
@@ -105,7 +117,8 @@ def _follows(one: _Skip, other: _Skip) -> bool:
     """Tell whether a step was skipped right after another one, at the scale that it left."""
     is_near = 0 < other.event.row - one.event.row <= _NEAR_ROWS * other.event.count
     is_same = other.before is None or other.before == one.after or other.event.count > 1
-    return is_near and is_same and other.after < one.after and one.event.count == 1
+    is_lower = other.after < one.after or one.after == other.after == other.before
+    return is_near and is_same and is_lower and one.event.count == 1
 
 
 def _has_recovered(view: LogView, last: LogEvent) -> bool:
