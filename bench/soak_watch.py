@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 
-_MEMORY = re.compile(r"^Pss_(?:Anon|Shmem):\s+(\d+) kB", re.MULTILINE)
+_MEMORY = re.compile(r"^(?:Anonymous|Pss_Shmem):\s+(\d+) kB", re.MULTILINE)
 _MAPPING = re.compile(r"([0-9a-f]+)-[0-9a-f]+ (\S+) \S+ \S+ \S+\s*(.*)")
 # glibc maps the heap of a thread at a multiple of its largest size.
 _ARENA_BYTES = 64 << 20
@@ -105,7 +105,8 @@ def _measure(process: psutil.Process) -> Iterator[tuple[str, float]]:
     """Yield what a process holds; memory is its own, and its share of what lies in /dev/shm.
 
     Pages of files are left out: what is shared with other processes of the machine comes and goes
-    with these.
+    with these. What a process shares with one that it has forked is counted as a whole: a share of
+    it grows whenever one of both writes to a page, for hours, with nothing taken anew.
     """
     place = Path("/proc") / str(process.pid)
     text = (place / "smaps_rollup").read_text()
