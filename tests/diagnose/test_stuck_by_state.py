@@ -636,3 +636,24 @@ def test_ranks_that_all_compile_are_waiting_for_the_compiler() -> None:
 
     assert report.verdict is Verdict.WAITING
     assert (finding.code, finding.severity) == ("H117", Severity.NOTE)
+
+
+STORE_BARRIER = """
+    def soft_barrier(step):
+        store.add(f"b{step}", 1)
+        while int(store.add(f"b{step}", 0)) < world:
+            time.sleep(0.02)
+    """
+
+
+def test_ranks_in_a_barrier_of_their_own_over_a_store_are_not_blamed() -> None:
+    barrier = at("/job/sync.py", 5, "soft_barrier")
+    made = Job().steps().waits([1], 12).source("/job/sync.py", STORE_BARRIER)
+    for rank in (0, 2, 3):
+        save = (barrier, at("/job/train.py", 9, "save_checkpoint"), MODULE)
+        made.stands(rank, save, cpu_share=0.01, write_bytes=200_000 * (rank == 2))
+    finding = made.finding()
+
+    assert (finding.code, finding.confidence.value) == ("H101", "possible")
+    assert finding.culprits.ranks == []
+    assert "for a sign that is no collective" in finding.summary
