@@ -142,8 +142,11 @@ class Suspects:
     def _accused(self) -> frozenset[int]:
         """Ranks that others wait for, or that may hold up an op which all have entered.
 
-        With them, ranks whose exception is recorded although they do not end.
+        With them, ranks whose exception is recorded although they do not end, and those of which a
+        thread failed: they may be in a ring of waits which that has made.
         """
         exits, waits = self.facts.exits, self.facts.waits
         raised = frozenset(exits.root_exceptions) - exits.dead
-        return waits.suspects | frozenset(waits.in_flight) | raised
+        missing = frozenset[int]().union(*(wait.missing for wait in waits.pending))
+        failed = missing & frozenset(self.facts.exceptions.in_threads)
+        return waits.suspects | frozenset(waits.in_flight) | raised | failed
