@@ -669,8 +669,8 @@ def _part_by_thread(failed_in: str) -> Job:
     made.ops((1, 2, 3), "all_reduce", [METRICS], pending=True, group="1")
     made.waits([0], 20, op="barrier")
     join = (*QUEUE[:1], at("/job/train.py", 19), MODULE)
-    run = Frame("run", "/usr/lib/python3.11/threading.py", 982)
-    caller = ThreadStack(2, "metrics", (*WAITING, METRICS, run))
+    base = [Frame(name, "/usr/lib/python3.11/threading.py", 982) for name in ("run", "_bootstrap")]
+    caller = ThreadStack(2, "metrics", (*WAITING, METRICS, *base))
     for rank in (1, 2, 3):
         made.stands(rank, join, others=(caller,))
     frames = (at("/job/train.py", 12, failed_in),)

@@ -42,10 +42,7 @@ from whystuck.diagnose.context.suspects.state import (
 )
 from whystuck.diagnose.context.suspects.storage import explain_storage
 from whystuck.diagnose.context.suspects.suspicion import Suspicion
-from whystuck.diagnose.context.suspects.thread_error import (
-    explain_dead_caller,
-    explain_thread_error,
-)
+from whystuck.diagnose.context.suspects.thread_error import explain_thread_error
 
 _Explainer = Callable[[Facts, int], Suspicion | None]
 
@@ -65,7 +62,6 @@ def explain_hard(facts: Facts, rank: int) -> Suspicion | None:
         explain_input,
         explain_locks,
         explain_thread_error,
-        explain_dead_caller,
         explain_lock_file,
         explain_teardown,
         explain_device,

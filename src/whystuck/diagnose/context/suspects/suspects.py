@@ -20,6 +20,7 @@ from whystuck.diagnose.context.suspects.parting import find_stack_parting
 from whystuck.diagnose.context.suspects.short_limit import ShortLimit, find_short_limit
 from whystuck.diagnose.context.suspects.stack_sides import Parting
 from whystuck.diagnose.context.suspects.suspicion import Suspicion
+from whystuck.diagnose.context.suspects.thread_error import explain_dead_caller
 from whystuck.diagnose.context.suspects.unjoined import find_unjoined
 from whystuck.diagnose.context.wait_cycle import WaitCycle
 from whystuck.diagnose.shared import cached_property
@@ -39,6 +40,10 @@ class Suspects:
         facts, parted = self.facts, self.divergences
         if not facts.movement.is_hung or parted.split_mismatch is not None:
             return ()
+        # The calls that a thread makes no more leave its rank apart, or in a ring of waits.
+        failed = [explain_dead_caller(facts, rank) for rank in sorted(facts.exceptions.in_threads)]
+        if any(failed):
+            return tuple(item for item in failed if item)
         is_clash = parted.first is not None and parted.first.clash != Clash.ABSENT
         if is_clash or parted.missed_half is not None or self.parting is not None:
             return ()
@@ -142,11 +147,8 @@ class Suspects:
     def _accused(self) -> frozenset[int]:
         """Ranks that others wait for, or that may hold up an op which all have entered.
 
-        With them, ranks whose exception is recorded although they do not end, and those of which a
-        thread failed: they may be in a ring of waits which that has made.
+        With them, ranks whose exception is recorded although they do not end.
         """
         exits, waits = self.facts.exits, self.facts.waits
         raised = frozenset(exits.root_exceptions) - exits.dead
-        missing = frozenset[int]().union(*(wait.missing for wait in waits.pending))
-        failed = missing & frozenset(self.facts.exceptions.in_threads)
-        return waits.suspects | frozenset(waits.in_flight) | raised | failed
+        return waits.suspects | frozenset(waits.in_flight) | raised
