@@ -8,6 +8,7 @@ import msgspec
 
 from whystuck.collect.job_dirs import read_artifact
 from whystuck.evidence.decoding import decode_json
+from whystuck.evidence.records import MAX_RANGES
 
 
 class _Groups(msgspec.Struct):
@@ -16,12 +17,19 @@ class _Groups(msgspec.Struct):
     version: int
     groups: dict[str, list[int]]
     calls: int = -1
+    last: str = ""
 
 
 def read_group_calls(path: Path | None) -> int:
     """Return how many groups a rank has begun to make; -1 where that is not known."""
     found = _read(path)
     return -1 if found is None else found.calls
+
+
+def read_last_group(path: Path | None) -> str:
+    """Return the members of the group that a rank began to make last, as ranges; else empty."""
+    found = _read(path)
+    return "" if found is None else found.last[:MAX_RANGES]
 
 
 def read_groups(path: Path | None) -> dict[str, list[int]]:

@@ -198,10 +198,15 @@ class ProcRecord(msgspec.Struct, kw_only=True):
     samples: list[ProcSample] = []
 
 
+# Members of a group that are written as ranges are cut after so many characters.
+MAX_RANGES = 400
+
+
 class BeatRecord(msgspec.Struct, kw_only=True):
     """``beat.json``: the last heartbeat. ``groups`` maps group name to member ranks.
 
     ``group_calls`` is how many groups the rank has begun to make, as all have to; -1 when unknown.
+    ``last_group`` has the members of the last one as ranges, such as ``0-2,5``; empty when unknown.
     """
 
     pid: int = 0
@@ -215,6 +220,7 @@ class BeatRecord(msgspec.Struct, kw_only=True):
     p2p_received: int = 0
     groups: dict[str, list[int]] = {}
     group_calls: int = -1
+    last_group: str = ""
 
 
 class SwitchRecord(msgspec.Struct, kw_only=True):

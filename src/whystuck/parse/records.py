@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import fields, replace
 from typing import Any, TypeVar, cast
 
@@ -27,6 +28,7 @@ from whystuck.evidence.live import (
     PythonException,
 )
 from whystuck.evidence.records import (
+    MAX_RANGES,
     BeatRecord,
     ExitEntry,
     IncidentRecord,
@@ -37,6 +39,8 @@ from whystuck.evidence.records import (
 from whystuck.parse.errors import ParseError
 from whystuck.parse.logs.worker_logs import parse_log
 from whystuck.parse.weight import check_json
+
+_RANGES = re.compile(rf"[0-9,-]{{0,{MAX_RANGES}}}")
 
 T = TypeVar("T")
 
@@ -112,7 +116,8 @@ def parse_beat(data: bytes, *, rank: int, artifact: str) -> Beat:
     """Read ``beat.json`` of a rank."""
     beat = decode_record(data, BeatRecord)
     groups = tuple((name, tuple(ranks)) for name, ranks in beat.groups.items())
-    return take_fields(Beat, beat, rank=rank, groups=groups, artifact=artifact)
+    last = beat.last_group if _RANGES.fullmatch(beat.last_group) else ""
+    return take_fields(Beat, beat, rank=rank, groups=groups, artifact=artifact, last_group=last)
 
 
 def parse_peers(
