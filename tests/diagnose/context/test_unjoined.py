@@ -94,7 +94,7 @@ SUBSET = (
             dist.new_group([0, 1, 3])
     """
     + "\n" * 34
-    + "    rest = dist.new_group()\n"
+    + "        rest = dist.new_group()\n"
 )
 
 
