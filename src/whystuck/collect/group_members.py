@@ -8,7 +8,6 @@ import msgspec
 
 from whystuck.collect.job_dirs import read_artifact
 from whystuck.evidence.decoding import decode_json
-from whystuck.evidence.records import MAX_RANGES
 
 
 class _Groups(msgspec.Struct):
@@ -17,7 +16,7 @@ class _Groups(msgspec.Struct):
     version: int
     groups: dict[str, list[int]]
     calls: int = -1
-    last: str = ""
+    begun: dict[str, str] = {}
 
 
 def read_group_calls(path: Path | None) -> int:
@@ -26,10 +25,10 @@ def read_group_calls(path: Path | None) -> int:
     return -1 if found is None else found.calls
 
 
-def read_last_group(path: Path | None) -> str:
-    """Return the members of the group that a rank began to make last, as ranges; else empty."""
+def read_begun_groups(path: Path | None) -> dict[str, str]:
+    """Return the members, as ranges, of the groups that a rank began to make last, by name."""
     found = _read(path)
-    return "" if found is None else found.last[:MAX_RANGES]
+    return {} if found is None else found.begun
 
 
 def read_groups(path: Path | None) -> dict[str, list[int]]:

@@ -28,7 +28,6 @@ from whystuck.evidence.live import (
     PythonException,
 )
 from whystuck.evidence.records import (
-    MAX_RANGES,
     BeatRecord,
     ExitEntry,
     IncidentRecord,
@@ -40,7 +39,9 @@ from whystuck.parse.errors import ParseError
 from whystuck.parse.logs.worker_logs import parse_log
 from whystuck.parse.weight import check_json
 
-_RANGES = re.compile(rf"[0-9,-]{{0,{MAX_RANGES}}}")
+_RANGES = re.compile(r"[0-9,-]{0,400}")
+_NUMBER = re.compile(r"[0-9]{1,9}")
+_MAX_BEGUN = 16
 
 T = TypeVar("T")
 
@@ -116,8 +117,12 @@ def parse_beat(data: bytes, *, rank: int, artifact: str) -> Beat:
     """Read ``beat.json`` of a rank."""
     beat = decode_record(data, BeatRecord)
     groups = tuple((name, tuple(ranks)) for name, ranks in beat.groups.items())
-    last = beat.last_group if _RANGES.fullmatch(beat.last_group) else ""
-    return take_fields(Beat, beat, rank=rank, groups=groups, artifact=artifact, last_group=last)
+    begun = tuple(
+        (int(name), members)
+        for name, members in list(beat.begun_groups.items())[-_MAX_BEGUN:]
+        if _NUMBER.fullmatch(name) and _RANGES.fullmatch(members)
+    )
+    return take_fields(Beat, beat, rank=rank, groups=groups, artifact=artifact, begun_groups=begun)
 
 
 def parse_peers(

@@ -15,8 +15,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .marks.control import Marking
 
-# The members of the group that this rank began to make last, as ranges.
-_LAST_GROUP = [""]
+# The members, as ranges, of the groups that this rank began to make last, by the names that torch
+# gives in the order of the calls.
+_BEGUN: dict[str, str] = {}
+_MAX_BEGUN = 16
 _MAX_GROUP_TEXT = 400
 # A number of steps that no job makes, in the 31 bits that a mark has for it.
 _MOST = (1 << 31) - 2
@@ -148,7 +150,7 @@ def watch_groups(on_created: Callable[[int, int], None]) -> None:
     def helper(*args: Any, **kwargs: Any) -> Any:
         try:
             names.give_way()
-            _LAST_GROUP[0] = _describe_members(args[2] if len(args) > 2 else ())  # noqa: PLR2004
+            _note_begun(str(args[5]), args[2])
         except Exception as error:  # as below
             let_through(error)
         try:
@@ -166,6 +168,14 @@ def watch_groups(on_created: Callable[[int, int], None]) -> None:
 
     hide_from_warnings(helper)
     c10d._new_process_group_helper = helper
+
+
+def _note_begun(name: str, members: Any) -> None:
+    """Keep the members of a group that is about to be made; other names than numbers are hashes."""
+    if name.isdigit():
+        _BEGUN[name] = _describe_members(members)
+        while len(_BEGUN) > _MAX_BEGUN:
+            del _BEGUN[next(iter(_BEGUN))]
 
 
 def _describe_members(members: Any) -> str:
@@ -205,5 +215,5 @@ class GroupWriter:
         }
         files.write_json(
             files.path_of("groups"),
-            {"version": 1, "groups": groups, "calls": calls, "last": _LAST_GROUP[0]},
+            {"version": 1, "groups": groups, "calls": calls, "begun": dict(_BEGUN)},
         )

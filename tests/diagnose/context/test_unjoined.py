@@ -81,8 +81,8 @@ def _all_set_up(
     for rank, count in enumerate(calls):
         site = at("/job/train.py", lines[rank] if lines else 40, "make_groups")
         job.stands(rank, (*SETTING_UP, site, MODULE))
-        members = last[rank] if last else ""
-        job.beats.append(Beat(rank, 100 + rank, 0.1, group_calls=count, last_group=members))
+        begun = [*enumerate(last[rank].split(), 1)] if last else []
+        job.beats.append(Beat(rank, 100 + rank, 0.1, group_calls=count, begun_groups=tuple(begun)))
     return job
 
 
@@ -138,7 +138,7 @@ def test_rank_that_makes_another_group_at_the_same_line_is_named() -> None:
 
     assert (finding.code, finding.confidence.value) == ("H105", "likely")
     assert finding.culprits.ranks == [2]
-    assert "rank 2 makes a group of ranks 2-3" in finding.summary
+    assert "as group 1 of the job, rank 2 makes one of ranks 2-3" in finding.summary
 
 
 def test_halves_that_make_other_groups_are_both_shown() -> None:
@@ -154,14 +154,37 @@ def test_halves_that_make_other_groups_are_both_shown() -> None:
 
 def test_ranks_that_wait_elsewhere_made_another_group_last() -> None:
     job = _part((1, 2), (0, 3))
-    members = ("1-3", "1-3", "1-3", "0-2")
+    orders = [((1, "0-2"), (2, "1-3"))] * 3 + [((1, "1-3"), (2, "0-2"))]
+    orders[2] = orders[2][:1]  # it is still in the first one
     job.beats = [
-        Beat(rank, 100 + rank, 0.1, group_calls=3, last_group=members[rank]) for rank in range(4)
+        Beat(rank, 100 + rank, 0.1, group_calls=3, begun_groups=orders[rank]) for rank in range(4)
     ]
     finding = job.finding()
 
     assert (finding.code, finding.confidence.value) == ("H105", "likely")
     assert finding.culprits.ranks == [3]
+
+
+@pytest.mark.parametrize(
+    ("code", "few", "most"),
+    [
+        ("H127", "0-3 2-3", "0-1 0-3"),
+        ("H102", "0-1 0-3", "0-3 2-3"),
+        ("H105", "0-1 0-3", "0-3 0-1"),
+        ("H105", "0-1", "0-3"),
+    ],
+)
+def test_next_groups_tell_what_the_odd_rank_did(code: str, few: str, most: str) -> None:
+    finding = _all_set_up((3,) * 4, (most, most, few, most)).finding()
+
+    assert (finding.code, finding.confidence.value) == (code, "likely")
+    assert finding.culprits.ranks == [2]
+
+
+def test_ranks_that_are_not_as_far_in_one_order_accuse_nobody() -> None:
+    job = _all_set_up((3, 3, 2, 3), ("0-1 0-3", "0-1 0-3", "0-1", "0-1 0-3"))
+
+    assert not {"H102", "H105", "H127"} & set(job.codes())
 
 
 @pytest.mark.parametrize("last", [(), ("0-3",) * 4])

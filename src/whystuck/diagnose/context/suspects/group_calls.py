@@ -19,7 +19,6 @@ from whystuck.evidence.ranks import name_ranks
 
 SETS_UP = {"new_group", "init_device_mesh"}
 _ALL = "all ranks of the job have to call new_group, members of the group or not"
-_ORDER = "all ranks of the job have to make all groups in one order"
 
 
 def find_uneven_counts(facts: Facts, sides: Mapping[int, Side]) -> Parting | None:
@@ -33,7 +32,9 @@ def find_uneven_counts(facts: Facts, sides: Mapping[int, Side]) -> Parting | Non
         None where all made as many, or the counts of some are not known.
     """
     calls = {beat.rank: beat.group_calls for beat in facts.evidence.beats if beat.group_calls >= 0}
-    if not set(sides) <= set(calls):
+    begun = {beat.rank for beat in facts.evidence.beats if beat.begun_groups}
+    # Where the groups themselves are known, and agree, some ranks are only not as far.
+    if not set(sides) <= set(calls) or set(sides) <= begun:
         return None
     by_count: dict[int, list[int]] = {}
     for rank in sorted(sides):
@@ -65,36 +66,60 @@ def find_uneven_counts(facts: Facts, sides: Mapping[int, Side]) -> Parting | Non
 
 
 def find_other_order(facts: Facts, sides: Mapping[int, Side]) -> Parting | None:
-    """Find ranks whose last group has other members than that of the others, by the same count.
+    """Find ranks that made another group than the others, as the same one by its number.
 
     Args:
         facts: The evidence.
         sides: What each rank waits in, of which some set up groups.
     """
-    beats = {beat.rank: beat for beat in facts.evidence.beats if beat.last_group}
-    if not set(sides) <= set(beats) or len({beats[rank].group_calls for rank in sides}) != 1:
+    begun = {beat.rank: dict(beat.begun_groups) for beat in facts.evidence.beats}
+    if not all(begun.get(rank) for rank in sides):
         return None
-    by_members: dict[str, list[int]] = {}
-    for rank in sorted(sides):
-        by_members.setdefault(beats[rank].last_group, []).append(rank)
-    if len(by_members) < 2:  # noqa: PLR2004 - two sides
-        return None
-    few = min(by_members.values(), key=len)
-    most = max(by_members.values(), key=len)
+    numbers = sorted(set[int]().union(*(begun[rank] for rank in sides)))
+    for number in numbers:
+        by_members: dict[str, list[int]] = {}
+        for rank in sorted(sides):
+            if number in begun[rank]:
+                by_members.setdefault(begun[rank][number], []).append(rank)
+        if len(by_members) > 1:
+            return _judge_order(sides, begun, number, by_members)
+    return None
+
+
+def _judge_order(
+    sides: Mapping[int, Side],
+    begun: Mapping[int, Mapping[int, str]],
+    number: int,
+    by_members: Mapping[str, list[int]],
+) -> Parting:
+    """Name those who made another group than most; what the next ones are tells the way."""
+    (few_made, few), *_, (most_made, most) = sorted(
+        by_members.items(), key=lambda item: (len(item[1]), item[1])
+    )
     is_odd = 2 * len(most) > len(sides) and len(by_members) == 2  # noqa: PLR2004 - two sides
     told = ", ".join(
-        f"{name_ranks(ranks)} {'makes' if len(ranks) == 1 else 'make'} a group of "
-        f"ranks {members:.60}"
+        f"{name_ranks(ranks)} {'makes' if len(ranks) == 1 else 'make'} {_name_members(members)}"
         for members, ranks in sorted(by_members.items(), key=lambda item: len(item[1]))[:4]
     )
+    code = codes.OP_MISMATCH
+    if any(begun[rank].get(number + 1) == few_made for rank in most) != any(
+        begun[rank].get(number + 1) == most_made for rank in few
+    ):
+        has_skipped = any(begun[rank].get(number + 1) == few_made for rank in most)
+        code = codes.SKIPPED_COLLECTIVE if has_skipped else codes.EXTRA_COLLECTIVE
     return Parting(
-        codes.OP_MISMATCH,
+        code,
         Confidence.LIKELY if is_odd else Confidence.POSSIBLE,
-        f"in the same call by its number, {told}; {_ORDER}",
+        f"as group {number} of the job, {told}; {_ALL}, in one order",
         join_sides(sides),
         tuple(few) if is_odd else (),
-        {ranks[0]: sides[ranks[0]].site for ranks in by_members.values()},
+        {ranks[0]: sides[ranks[0]].site for ranks in by_members.values()}
+        | ({rank: sides[rank].site for rank in few} if is_odd else {}),
     )
+
+
+def _name_members(members: str) -> str:
+    return f"one of ranks {members:.60}" if members else "one of all ranks"
 
 
 def join_sides(sides: Mapping[int, Side]) -> tuple[Side, ...]:

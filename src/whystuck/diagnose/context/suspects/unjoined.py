@@ -51,7 +51,7 @@ def find_unjoined(facts: Facts) -> Parting | None:
 
 
 def _judge_all(facts: Facts, joining: dict[int, Side]) -> Parting | None:
-    return find_uneven_counts(facts, joining) or find_other_order(facts, joining)
+    return find_other_order(facts, joining) or find_uneven_counts(facts, joining)
 
 
 def _list_waiting(facts: Facts, others: dict[int, Wait]) -> dict[int, Side]:
