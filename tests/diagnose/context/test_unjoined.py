@@ -107,8 +107,9 @@ def test_rank_that_made_fewer_groups_is_named_while_all_wait_in_one_line() -> No
     assert (finding.where[0].rank, finding.where[0].line) == (2, 40)
 
 
-def test_call_that_some_ranks_alone_make_is_shown() -> None:
-    job = _all_set_up((3, 3, 2, 3)).source("/job/train.py", SUBSET)
+@pytest.mark.parametrize("last", [(), ("0-1,3 0-3",) * 2 + ("0-3", "0-1,3 0-3")])
+def test_call_that_some_ranks_alone_make_is_shown(last: tuple[str, ...]) -> None:
+    job = _all_set_up((3, 3, 2, 3), last).source("/job/train.py", SUBSET)
     finding = job.finding()
 
     assert [(place.rank, place.line) for place in finding.where if place.line < 99] == [

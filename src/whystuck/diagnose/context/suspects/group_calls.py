@@ -7,6 +7,7 @@ has another name on them, and ranks wait at one line for a group that nobody els
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from whystuck.diagnose import codes
 from whystuck.diagnose.algorithms.source.branches import may_be_past
@@ -82,7 +83,8 @@ def find_other_order(facts: Facts, sides: Mapping[int, Side]) -> Parting | None:
             if number in begun[rank]:
                 by_members.setdefault(begun[rank][number], []).append(rank)
         if len(by_members) > 1:
-            return _judge_order(sides, begun, number, by_members)
+            parting = _judge_order(sides, begun, number, by_members)
+            return _show_lone(facts, sides, parting, by_members)
     return None
 
 
@@ -116,6 +118,21 @@ def _judge_order(
         {ranks[0]: sides[ranks[0]].site for ranks in by_members.values()}
         | ({rank: sides[rank].site for rank in few} if is_odd else {}),
     )
+
+
+def _show_lone(
+    facts: Facts,
+    sides: Mapping[int, Side],
+    parting: Parting,
+    by_members: Mapping[str, list[int]],
+) -> Parting:
+    """Put the line of a call that the source lets one side alone make before where it waits."""
+    places = dict(parting.places)
+    for ranks in by_members.values():
+        others = [rank for rank in sides if rank not in ranks]
+        lone = _find_lone(facts, sides, ranks, others)
+        places[ranks[0]] = (*lone, *places[ranks[0]])
+    return replace(parting, places=places)
 
 
 def _name_members(members: str) -> str:
