@@ -155,7 +155,9 @@ def test_halves_that_make_other_groups_are_both_shown() -> None:
 
 def test_ranks_that_wait_elsewhere_made_another_group_last() -> None:
     job = _part((1, 2), (0, 3))
-    orders = [((1, "0-2"), (2, "1-3"))] * 3 + [((1, "1-3"), (2, "0-2"))]
+    orders: list[tuple[tuple[int, str], ...]] = [((1, "0-2"), (2, "1-3"))] * 3 + [
+        ((1, "1-3"), (2, "0-2"))
+    ]
     orders[2] = orders[2][:1]  # it is still in the first one
     job.beats = [
         Beat(rank, 100 + rank, 0.1, group_calls=3, begun_groups=orders[rank]) for rank in range(4)
@@ -173,6 +175,7 @@ def test_ranks_that_wait_elsewhere_made_another_group_last() -> None:
         ("H102", "0-1 0-3", "0-3 2-3"),
         ("H105", "0-1 0-3", "0-3 0-1"),
         ("H105", "0-1", "0-3"),
+        ("H105", "0-1", "0-3 0-1"),
     ],
 )
 def test_next_groups_tell_what_the_odd_rank_did(code: str, few: str, most: str) -> None:

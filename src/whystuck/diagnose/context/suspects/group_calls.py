@@ -103,11 +103,14 @@ def _judge_order(
         f"{name_ranks(ranks)} {'makes' if len(ranks) == 1 else 'make'} {_name_members(members)}"
         for members, ranks in sorted(by_members.items(), key=lambda item: len(item[1]))[:4]
     )
+    # Who is still in this call may make the others' one next: then it is the order that differs.
+    is_open = any(
+        number + 1 not in begun[rank] and sides[rank].op in SETS_UP for rank in (*few, *most)
+    )
+    has_skipped = any(begun[rank].get(number + 1) == few_made for rank in most)
+    has_added = any(begun[rank].get(number + 1) == most_made for rank in few)
     code = codes.OP_MISMATCH
-    if any(begun[rank].get(number + 1) == few_made for rank in most) != any(
-        begun[rank].get(number + 1) == most_made for rank in few
-    ):
-        has_skipped = any(begun[rank].get(number + 1) == few_made for rank in most)
+    if has_skipped != has_added and not is_open:
         code = codes.SKIPPED_COLLECTIVE if has_skipped else codes.EXTRA_COLLECTIVE
     return Parting(
         code,
