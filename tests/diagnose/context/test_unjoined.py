@@ -155,10 +155,8 @@ def test_halves_that_make_other_groups_are_both_shown() -> None:
 
 def test_ranks_that_wait_elsewhere_made_another_group_last() -> None:
     job = _part((1, 2), (0, 3))
-    orders: list[tuple[tuple[int, str], ...]] = [((1, "0-2"), (2, "1-3"))] * 3 + [
-        ((1, "1-3"), (2, "0-2"))
-    ]
-    orders[2] = orders[2][:1]  # it is still in the first one
+    most = ((1, "0-2"), (2, "1-3"))
+    orders = {0: most, 1: most, 2: most[:1], 3: ((1, "1-3"), (2, "0-2"))}
     job.beats = [
         Beat(rank, 100 + rank, 0.1, group_calls=3, begun_groups=orders[rank]) for rank in range(4)
     ]
