@@ -100,6 +100,19 @@ def test_ring_of_transfers_is_certain_with_its_lines(op: str) -> None:
     }
 
 
+def test_ring_of_ranks_that_never_met_is_possible_only() -> None:
+    logged = Logged(3).steps()
+    for one, other, times in ((0, 1, 1), (0, 2, 2)):
+        for _ in range(times):
+            logged.op([one], "send", peer=other).op([other], "recv", peer=one)
+    for rank, peer in ((0, 1), (1, 2), (2, 0)):
+        logged.waits([rank], "send", peer=peer, line=70)
+    finding = logged.finding()
+
+    assert (finding.code, finding.confidence) == ("H109", Confidence.POSSIBLE)
+    assert "rank 2 made transfers before, but none with rank 1" in finding.summary
+
+
 def test_transfers_of_which_both_halves_are_posted_are_no_ring() -> None:
     logged = Logged(2).steps()
     logged.waits([0], "send", peer=1).waits([1], "recv", peer=0)

@@ -636,3 +636,56 @@ def test_ranks_that_all_compile_are_waiting_for_the_compiler() -> None:
 
     assert report.verdict is Verdict.WAITING
     assert (finding.code, finding.severity) == ("H117", Severity.NOTE)
+
+
+STORE_BARRIER = """
+    def soft_barrier(step):
+        store.add(f"b{step}", 1)
+        while int(store.add(f"b{step}", 0)) < world:
+            time.sleep(0.02)
+    """
+
+
+def test_ranks_in_a_barrier_of_their_own_over_a_store_are_not_blamed() -> None:
+    barrier = at("/job/sync.py", 5, "soft_barrier")
+    made = Job().steps().waits([1], 12).source("/job/sync.py", STORE_BARRIER)
+    for rank in (0, 2, 3):
+        save = (barrier, at("/job/train.py", 9, "save_checkpoint"), MODULE)
+        made.stands(rank, save, cpu_share=0.01, write_bytes=200_000 * (rank == 2))
+    finding = made.finding()
+
+    assert (finding.code, finding.confidence.value) == ("H101", "possible")
+    assert finding.culprits.ranks == []
+    assert "for a sign that is no collective" in finding.summary
+
+
+METRICS = at("/job/train.py", 14, "metrics")
+
+
+def _part_by_thread(failed_in: str) -> Job:
+    """Let a thread of rank 0 fail, and each side wait in the group that the other has left."""
+    made = Job().of_kind("stall", opened_ns=1_000_000_000_000).steps()
+    made.ops(range(4), "all_reduce", [METRICS], times=3, group="1")
+    made.ops((1, 2, 3), "all_reduce", [METRICS], pending=True, group="1")
+    made.waits([0], 20, op="barrier")
+    join = (*QUEUE[:1], at("/job/train.py", 19), MODULE)
+    base = [Frame(name, "/usr/lib/python3.11/threading.py", 982) for name in ("run", "_bootstrap")]
+    caller = ThreadStack(2, "metrics", (*WAITING, METRICS, *base))
+    for rank in (1, 2, 3):
+        made.stands(rank, join, others=(caller,))
+    frames = (at("/job/train.py", 12, failed_in),)
+    error = PythonException(0, "KeyError", "'acc'", frames, time_ns=int(965e9), thread="metrics")
+    made.thread_errors.append(error)
+    return made
+
+
+def test_thread_that_failed_where_others_call_is_the_cause_of_their_ring() -> None:
+    finding = _part_by_thread("metrics").finding()
+
+    assert (finding.code, finding.confidence.value) == ("H120", "likely")
+    assert finding.culprits.ranks == [0]
+    assert [(place.line) for place in finding.where] == [12, 20]
+
+
+def test_thread_that_failed_elsewhere_leaves_the_ring() -> None:
+    assert "H120" not in _part_by_thread("prefetch").codes()

@@ -16,12 +16,19 @@ class _Groups(msgspec.Struct):
     version: int
     groups: dict[str, list[int]]
     calls: int = -1
+    begun: dict[str, str] = {}
 
 
 def read_group_calls(path: Path | None) -> int:
     """Return how many groups a rank has begun to make; -1 where that is not known."""
     found = _read(path)
     return -1 if found is None else found.calls
+
+
+def read_begun_groups(path: Path | None) -> dict[str, str]:
+    """Return the members, as ranges, of the groups that a rank began to make last, by name."""
+    found = _read(path)
+    return {} if found is None else found.begun
 
 
 def read_groups(path: Path | None) -> dict[str, list[int]]:

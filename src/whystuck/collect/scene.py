@@ -22,7 +22,7 @@ import msgspec
 from whystuck.collect.beats import explain_no_beat, read_beat
 from whystuck.collect.disarmed import collect_disarmed
 from whystuck.collect.executed import copy_executed
-from whystuck.collect.group_members import read_group_calls, read_groups
+from whystuck.collect.group_members import read_begun_groups, read_group_calls, read_groups
 from whystuck.collect.job_dirs import copy_artifact, read_artifact
 from whystuck.collect.op_logs import OpLogError, OpLogKeeper
 from whystuck.collect.peers import collect_peers
@@ -324,6 +324,7 @@ class Scene:
             p2p_received=beat.p2p_received,
             groups=read_groups(target.artifact("groups")),
             group_calls=read_group_calls(target.artifact("groups")),
+            begun_groups=read_begun_groups(target.artifact("groups")),
         )
         try:
             self._take_dump(target, folder, record)

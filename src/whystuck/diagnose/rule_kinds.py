@@ -180,7 +180,8 @@ def tell_parting(rule: Rule, scene: Scene, policy: Policy) -> Iterator[Finding]:
             ]
         },
     )
-    yield replace(finding, remedies=[*finding.remedies, _RECORD])
+    more = [] if scene.ops.recorded_ranks else [_RECORD]
+    yield replace(finding, remedies=[*finding.remedies, *more])
 
 
 def place_waits(scene: Scene, policy: Policy, waits: Sequence[Wait]) -> list[Place]:

@@ -72,7 +72,7 @@ class Beat:
     ``age_s`` is its age; ``answered_without_gil``, in evidence of older versions, is true when a
     C++ server in the rank answered although the beat was stale (the GIL is held). ``groups`` maps
     group name to members; ``group_calls`` is how many groups the rank has begun to make, -1 when
-    unknown.
+    unknown, and ``begun_groups`` maps the numbers of the last ones to their members as ranges.
     """
 
     rank: int
@@ -88,6 +88,7 @@ class Beat:
     groups: tuple[tuple[str, tuple[int, ...]], ...] = ()
     artifact: str = ""
     group_calls: int = -1
+    begun_groups: tuple[tuple[int, str], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

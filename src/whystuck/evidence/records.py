@@ -202,6 +202,8 @@ class BeatRecord(msgspec.Struct, kw_only=True):
     """``beat.json``: the last heartbeat. ``groups`` maps group name to member ranks.
 
     ``group_calls`` is how many groups the rank has begun to make, as all have to; -1 when unknown.
+    ``begun_groups`` has the members of the last ones as ranges, such as ``0-2,5``, by the names
+    that torch gives in the order of the calls.
     """
 
     pid: int = 0
@@ -215,6 +217,7 @@ class BeatRecord(msgspec.Struct, kw_only=True):
     p2p_received: int = 0
     groups: dict[str, list[int]] = {}
     group_calls: int = -1
+    begun_groups: dict[str, str] = {}
 
 
 class SwitchRecord(msgspec.Struct, kw_only=True):

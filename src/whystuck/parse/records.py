@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import fields, replace
 from typing import Any, TypeVar, cast
 
@@ -37,6 +38,10 @@ from whystuck.evidence.records import (
 from whystuck.parse.errors import ParseError
 from whystuck.parse.logs.worker_logs import parse_log
 from whystuck.parse.weight import check_json
+
+_RANGES = re.compile(r"[0-9,-]{0,400}")
+_NUMBER = re.compile(r"[0-9]{1,9}")
+_MAX_BEGUN = 16
 
 T = TypeVar("T")
 
@@ -112,7 +117,12 @@ def parse_beat(data: bytes, *, rank: int, artifact: str) -> Beat:
     """Read ``beat.json`` of a rank."""
     beat = decode_record(data, BeatRecord)
     groups = tuple((name, tuple(ranks)) for name, ranks in beat.groups.items())
-    return take_fields(Beat, beat, rank=rank, groups=groups, artifact=artifact)
+    begun = tuple(
+        (int(name), members)
+        for name, members in list(beat.begun_groups.items())[-_MAX_BEGUN:]
+        if _NUMBER.fullmatch(name) and _RANGES.fullmatch(members)
+    )
+    return take_fields(Beat, beat, rank=rank, groups=groups, artifact=artifact, begun_groups=begun)
 
 
 def parse_peers(

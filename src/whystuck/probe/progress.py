@@ -15,6 +15,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .marks.control import Marking
 
+# The members, as ranges, of the groups that this rank began to make last, by the names that torch
+# gives in the order of the calls.
+_BEGUN: dict[str, str] = {}
+_MAX_BEGUN = 16
+_MAX_GROUP_TEXT = 400
 # A number of steps that no job makes, in the 31 bits that a mark has for it.
 _MOST = (1 << 31) - 2
 
@@ -145,6 +150,7 @@ def watch_groups(on_created: Callable[[int, int], None]) -> None:
     def helper(*args: Any, **kwargs: Any) -> Any:
         try:
             names.give_way()
+            _note_begun(str(args[5]), args[2])
         except Exception as error:  # as below
             let_through(error)
         try:
@@ -162,6 +168,26 @@ def watch_groups(on_created: Callable[[int, int], None]) -> None:
 
     hide_from_warnings(helper)
     c10d._new_process_group_helper = helper
+
+
+def _note_begun(name: str, members: Any) -> None:
+    """Keep the members of a group that is about to be made; other names than numbers are hashes."""
+    if name.isdigit():
+        _BEGUN[name] = _describe_members(members)
+        while len(_BEGUN) > _MAX_BEGUN:
+            del _BEGUN[next(iter(_BEGUN))]
+
+
+def _describe_members(members: Any) -> str:
+    """Write ranks as sorted ranges, such as ``0-2,5``; cut where they are many."""
+    ordered = sorted(int(rank) for rank in members or ())
+    parts, start = [], 0
+    for end in range(1, len(ordered) + 1):
+        if end == len(ordered) or ordered[end] != ordered[end - 1] + 1:
+            first, last = ordered[start], ordered[end - 1]
+            parts.append(str(first) if first == last else f"{first}-{last}")
+            start = end
+    return ",".join(parts)[:_MAX_GROUP_TEXT]
 
 
 class GroupWriter:
@@ -187,4 +213,7 @@ class GroupWriter:
             str(world.pg_names.get(group, "")): sorted(ranks)
             for group, ranks in list(world.pg_group_ranks.items())
         }
-        files.write_json(files.path_of("groups"), {"version": 1, "groups": groups, "calls": calls})
+        files.write_json(
+            files.path_of("groups"),
+            {"version": 1, "groups": groups, "calls": calls, "begun": dict(_BEGUN)},
+        )

@@ -60,9 +60,21 @@ def test_call_that_came_near_the_limit_before_needs_a_longer_one() -> None:
 
 
 def test_rank_at_work_when_a_short_limit_ends_was_only_slow() -> None:
-    job = give_up(train(evaluation_s=0.1)).stands(0, EVALUATE, cpu_share=1.0)
+    job = give_up(train(evaluation_s=1.5)).stands(0, EVALUATE, cpu_share=1.0)
+    finding = job.finding()
 
-    assert job.codes() == ["H125"]
+    assert (finding.code, finding.confidence) == ("H125", Confidence.LIKELY)
+
+
+def test_rank_at_work_for_many_times_as_long_as_before_may_work_for_ever() -> None:
+    finding = give_up(train(evaluation_s=0.1)).stands(0, EVALUATE, cpu_share=1.0).finding()
+
+    assert (finding.code, finding.confidence) == ("H125", Confidence.POSSIBLE)
+    assert finding.details["late_ranks"] == [0]
+    assert finding.culprits.ranks == []
+    assert (
+        "still at work, where this call took 0.2 s at most before; or for ever" in finding.summary
+    )
 
 
 def test_rank_that_sleeps_when_a_short_limit_ends_never_joined() -> None:

@@ -30,6 +30,19 @@ for _ in range(3):
 print(json.dumps(seen))
 """
 )
+BEGUN = (
+    BEGIN
+    + """
+progress.watch_groups(lambda *_: None)
+for _ in range(20):
+    dist.new_group([0])
+progress.GroupWriter().write_if_changed()
+with open(files.path_of("groups")) as file:
+    begun = json.load(file)["begun"]
+describe = progress._describe_members
+print(json.dumps([begun, describe([7, 0, 1, 2, 5, 6]), describe([])]))
+"""
+)
 OPS = (
     BEGIN
     + """
@@ -102,6 +115,13 @@ def _run(code: str, folder: Path) -> Any:
 def test_group_that_takes_the_place_of_another_is_written(tmp_path: Path) -> None:
     for name, written in _run(GROUPS, tmp_path):
         assert name in written
+
+
+def test_members_of_the_last_groups_are_written_by_their_numbers(tmp_path: Path) -> None:
+    begun, some, none = _run(BEGUN, tmp_path)
+
+    assert begun == {str(number): "0" for number in range(5, 21)}
+    assert (some, none) == ("0-2,5-7", "")
 
 
 @on_both_slowly

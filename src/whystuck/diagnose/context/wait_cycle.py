@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from whystuck.diagnose.algorithms.ops.progress import slice_rank
 from whystuck.diagnose.algorithms.ops.waits import NO_ROW, Wait, find_cycle, find_knot
 from whystuck.diagnose.algorithms.source.branches import Relation, relate_sites
 from whystuck.diagnose.algorithms.source.reach import find_parting
 from whystuck.diagnose.algorithms.stacks.frames import select_user_frames
+from whystuck.diagnose.algorithms.transfers.pairs import find_peer
 from whystuck.diagnose.context.divergences import Divergences
 from whystuck.diagnose.context.facts.movement import Movement
 from whystuck.diagnose.context.facts.ops import Ops
@@ -67,6 +70,8 @@ class WaitCycle:
         is_queued = not is_hard and all(wait.is_p2p for wait in self.edges)
         if self.divergences.lapse is None and (is_odd or is_queued):
             return Confidence.POSSIBLE
+        if self.strangers:
+            return Confidence.POSSIBLE
         # A member that nobody knows of may be the one that left the order.
         if any(not self.ranks.unknown.isdisjoint(wait.group.members) for wait in self.edges):
             return Confidence.POSSIBLE
@@ -75,6 +80,23 @@ class WaitCycle:
             return Confidence.CERTAIN
         is_open = not (self.ops.device_ranks or self._shows_orders or self._may_be_reordered)
         return Confidence.POSSIBLE if is_open else Confidence.LIKELY
+
+    @cached_property
+    def strangers(self) -> tuple[tuple[int, int], ...]:
+        """Ranks of a ring of transfers, each with one it waits for that made some, none with it.
+
+        One of the two has a wrong list of peers, and the ring may be what came of it.
+        """
+        found = []
+        for wait, other in zip(self.edges, (*self.edges[1:], *self.edges[:1]), strict=True):
+            rows = wait.group.p2p_by_rank.get(other.rank)
+            if rows is None or not wait.is_p2p or not self.ops.table.done[rows].any():
+                continue
+            forms = [self.ops.table.forms[one] for one in np.unique(self.ops.table.form[rows])]
+            peers = {find_peer(wait.group, one.op, one.source, one.target) for one in forms}
+            if wait.rank not in peers and None not in peers:
+                found.append((wait.rank, other.rank))
+        return tuple(found)
 
     @cached_property
     def _sites(self) -> list[tuple[tuple[Frame, ...], tuple[Frame, ...]]]:

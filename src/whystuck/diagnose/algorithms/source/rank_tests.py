@@ -9,7 +9,9 @@ from functools import lru_cache
 # The rank in the job: that in a group, such as `tp_rank`, is another number.
 _RANK = re.compile(r"(?:^|\.)_?(?:get_)?(?:global_|local_|world_)?rank(?:\(\))?$", re.IGNORECASE)
 _ALIAS = re.compile(
-    r"^\s*(\w+)\s*=\s*(?:[\w.]+\.)?(?:get_rank\(\)|int\(.*[\"'](?:LOCAL_)?RANK[\"'].*\))\s*(?:#.*)?$",
+    r"(?:^|;)[ \t]*(\w+)\s*=\s*(?:[\w.]+\.)?"
+    r"(?:get_rank\(\)|"
+    r"int\([^;\n]{0,200}[\"'](?:LOCAL_)?RANK[\"'][^;\n]{0,200}\))\s*(?:[#;].*)?$",
     re.MULTILINE,
 )
 _FIRST = re.compile(

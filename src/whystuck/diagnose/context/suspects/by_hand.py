@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass
 
 from whystuck.diagnose import codes
+from whystuck.diagnose.algorithms.source.polls import find_poll
 from whystuck.diagnose.algorithms.stacks.frames import describe_place, is_user_frame, name_function
 from whystuck.diagnose.algorithms.stacks.positions import (
     Doing,
@@ -83,6 +84,28 @@ def explain_polling(facts: Facts, rank: int) -> Suspicion | None:
         frames,
         because=tuple(cites),
         details={"state": "polling", "file": flag.path if flag else ""},
+        is_blamed=False,
+    )
+
+
+def explain_asking(facts: Facts, rank: int) -> Suspicion | None:
+    """Explain a rank in a loop that asks for a key of a store or a file, by its source.
+
+    Who should give the sign is not recorded, so that nobody is to blame for what is known.
+    """
+    frames = get_frames(facts, rank)
+    user = _find_waiting(frames)
+    asked = find_poll(user, facts.evidence.sources) if user is not None else ""
+    if user is None or not asked:
+        return None
+    return Suspicion(
+        rank,
+        codes.RANK_NEVER_JOINED,
+        Confidence.POSSIBLE,
+        f"waits itself, in {describe_place(user)}, for a sign that is no collective",
+        frames,
+        because=(facts.stacks.cite(rank, f"rank {rank} asks {asked:.120} again and again"),),
+        details={"state": "polling", "file": ""},
         is_blamed=False,
     )
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from whystuck.diagnose.context.facts import Facts
 from whystuck.diagnose.context.suspects.by_hand import (
+    explain_asking,
     explain_key_wait,
     explain_other_thread,
     explain_polling,
@@ -74,6 +75,7 @@ def explain_soft(facts: Facts, rank: int) -> Suspicion | None:
         explain_past_loop,
         explain_leaving,
         explain_compiling,
+        explain_asking,
         explain_loading,
         explain_saving,
         explain_setup,

@@ -63,8 +63,13 @@ def find_short_limit(facts: Facts) -> ShortLimit | None:
     is_short = limit_s <= policy.short_limit_s
     if not came_later and not is_near and not (is_short and _all_work(facts, late)):
         return None
+    # At work for many times as long as ever before: it may as well compute for ever.
+    is_endless = bool(longest_s) and limit_s > policy.long_gap_factor * (longest_s or 0.0)
     sure = Confidence.CERTAIN if came_later else Confidence.LIKELY
-    return ShortLimit(wait, limit_s, longest_s, late_s, late, sure)
+    is_open = not came_later and not is_near and is_endless
+    return ShortLimit(
+        wait, limit_s, longest_s, late_s, late, Confidence.POSSIBLE if is_open else sure
+    )
 
 
 def _find_limit(facts: Facts, wait: Wait) -> float:

@@ -21,6 +21,7 @@ from whystuck.diagnose.context.suspects.past_call import find_past_call
 from whystuck.diagnose.context.suspects.short_limit import ShortLimit, find_short_limit
 from whystuck.diagnose.context.suspects.stack_sides import Parting
 from whystuck.diagnose.context.suspects.suspicion import Suspicion
+from whystuck.diagnose.context.suspects.thread_error import explain_dead_caller
 from whystuck.diagnose.context.suspects.unjoined import find_unjoined
 from whystuck.diagnose.context.wait_cycle import WaitCycle
 from whystuck.diagnose.shared import cached_property
@@ -40,9 +41,8 @@ class Suspects:
         facts, parted = self.facts, self.divergences
         if not facts.movement.is_hung or parted.split_mismatch is not None:
             return ()
-        is_clash = parted.first is not None and parted.first.clash != Clash.ABSENT
-        if is_clash or parted.missed_half is not None or self.parting is not None:
-            return ()
+        if self._dead_callers or self._has_clash or parted.missed_half or self.parting:
+            return self._dead_callers
         hard = [item for rank in sorted(self._accused) if (item := explain_hard(facts, rank))]
         if hard:
             return tuple(hard)
@@ -59,6 +59,18 @@ class Suspects:
         # Nobody waits, and yet nothing moves: all may be in the compiler, or at a silent mount.
         found = [item for rank in sorted(facts.ranks.all) if (item := explain_alone(facts, rank))]
         return tuple(found)
+
+    @property
+    def _has_clash(self) -> bool:
+        first = self.divergences.first
+        return first is not None and first.clash != Clash.ABSENT
+
+    @cached_property
+    def _dead_callers(self) -> tuple[Suspicion, ...]:
+        """Ranks of which a thread failed: without its calls they part, or wait in a ring."""
+        ranks = sorted(self.facts.exceptions.in_threads)
+        found = [explain_dead_caller(self.facts, rank) for rank in ranks]
+        return tuple(item for item in found if item is not None)
 
     @cached_property
     def _are_seen_apart(self) -> bool:

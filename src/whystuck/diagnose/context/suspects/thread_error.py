@@ -1,10 +1,14 @@
-"""Explains a rank that waits for a thread of its own, which has ended with an error."""
+"""Explains a rank of which a thread has ended with an error that others wait for."""
 
 from __future__ import annotations
 
 from whystuck.diagnose import codes
 from whystuck.diagnose.algorithms.failures.causes import is_cascade
-from whystuck.diagnose.algorithms.stacks.frames import describe_place, find_user_frame
+from whystuck.diagnose.algorithms.stacks.frames import (
+    describe_place,
+    find_user_frame,
+    select_user_frames,
+)
 from whystuck.diagnose.algorithms.stacks.positions import Doing, is_waiting_for_threads
 from whystuck.diagnose.context.facts import Facts
 from whystuck.diagnose.context.suspects.suspicion import Suspicion, get_activity, get_frames
@@ -46,6 +50,44 @@ def explain_thread_error(facts: Facts, rank: int) -> Suspicion | None:
             "now": position.doing.value,
             "thread": error.thread,
         },
+    )
+
+
+def explain_dead_caller(facts: Facts, rank: int) -> Suspicion | None:
+    """Explain a rank whose thread failed in the function from which others call what they wait in.
+
+    The main thread goes on to what comes next, and may then wait for the others in turn.
+    """
+    error = _find_error(facts, rank)
+    if error is None or rank in facts.exits.dead:
+        return None
+    failed_in = {(frame.file, frame.function) for frame in select_user_frames(error.frames)}
+    wait = next(
+        (
+            one
+            for one in facts.waits.pending
+            if rank in one.missing
+            and any(
+                (frame.file, frame.function) in failed_in
+                for frame in select_user_frames(facts.ops.get_wait_site(one))
+            )
+        ),
+        None,
+    )
+    if wait is None:
+        return None
+    now = find_user_frame(get_frames(facts, rank))
+    message = error.message.splitlines()[0] if error.message else ""
+    return Suspicion(
+        rank,
+        codes.EXCEPTION_HANGING,
+        Confidence.LIKELY,
+        f"makes no {facts.ops.name_wait(wait)} any more: its thread {error.thread} ended with "
+        f"{error.type}({message!r:.120})",
+        error.frames,
+        more_frames=(now,) if now else (),
+        because=(Citation(f"uncaught {error.type} of thread {error.thread}", error.artifact),),
+        details={"exception": error.type, "message": message, "thread": error.thread},
     )
 
 

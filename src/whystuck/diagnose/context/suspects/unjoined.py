@@ -10,35 +10,58 @@ from whystuck.diagnose.algorithms.ops.waits import Wait
 from whystuck.diagnose.algorithms.stacks.frames import select_user_frames
 from whystuck.diagnose.algorithms.stacks.positions import Doing, name_call
 from whystuck.diagnose.context.facts import Facts
+from whystuck.diagnose.context.suspects.group_calls import (
+    SETS_UP,
+    find_other_order,
+    find_uneven_counts,
+)
 from whystuck.diagnose.context.suspects.stack_sides import Parting, Side
 from whystuck.evidence.finding import Confidence
 from whystuck.evidence.ranks import name_ranks
 
-_SETS_UP = {"new_group", "init_device_mesh"}
 # With it, members alone make the call.
 _MEMBERS_ONLY = "use_local_synchronization"
 
 
 def find_unjoined(facts: Facts) -> Parting | None:
-    """Find ranks that wait in an op of others, which set up a group and wait for them.
+    """Find ranks that set up a group and wait for others, which are elsewhere or make another one.
 
     Args:
         facts: The evidence, with a record of ops.
 
     Returns:
-        None where anybody may yet come, or where ranks set up groups in several places.
+        None where anybody may yet come, or nothing tells groups that ranks set up apart.
     """
     joining = _list_joining(facts)
     others = {wait.rank: wait for wait in facts.waits.pending if wait.rank not in joining}
-    if not joining or not others or facts.ranks.all != set(joining) | set(others):
+    if not joining or facts.ranks.all != set(joining) | set(others):
         return None
-    sides = {(side.op, side.site): side for side in joining.values()}
-    is_held = all(wait.targets & set(joining) for wait in others.values())
-    if len(sides) != 1 or not is_held or _MEMBERS_ONLY in "".join(facts.evidence.sources.values()):
+    if _MEMBERS_ONLY in "".join(facts.evidence.sources.values()):
         return None
+    if not others:
+        return _judge_all(facts, joining) if facts.movement.is_stalled else None
+    if not all(wait.targets & set(joining) for wait in others.values()):
+        return None
+    parting = find_other_order(facts, joining | _list_waiting(facts, others))
+    if parting is not None or len({(side.op, side.site) for side in joining.values()}) != 1:
+        return parting
     side = next(iter(joining.values()))
     callers = Side(tuple(sorted(joining)), side.op, side.site)
     return _accuse(facts, callers, others)
+
+
+def _judge_all(facts: Facts, joining: dict[int, Side]) -> Parting | None:
+    return find_other_order(facts, joining) or find_uneven_counts(facts, joining)
+
+
+def _list_waiting(facts: Facts, others: dict[int, Wait]) -> dict[int, Side]:
+    """Return what ranks wait in that set up no group."""
+    return {
+        rank: Side(
+            (rank,), facts.ops.name_wait(wait), select_user_frames(facts.ops.get_wait_site(wait))
+        )
+        for rank, wait in others.items()
+    }
 
 
 def _list_joining(facts: Facts) -> dict[int, Side]:
@@ -46,7 +69,7 @@ def _list_joining(facts: Facts) -> dict[int, Side]:
     found = {}
     for rank, position in facts.stacks.positions.items():
         op = name_call(position.frames)
-        if position.doing is Doing.JOINING and op in _SETS_UP and rank not in facts.exits.dead:
+        if position.doing is Doing.JOINING and op in SETS_UP and rank not in facts.exits.dead:
             found[rank] = Side((rank,), op, select_user_frames(position.frames))
     return found
 
@@ -56,8 +79,8 @@ def _accuse(facts: Facts, callers: Side, others: dict[int, Wait]) -> Parting:
     ranks = tuple(sorted(others))
     behind = _list_behind(facts, callers, ranks)
     few = len(facts.ranks.all) > 2 * len(behind) > 0
-    sites = {rank: select_user_frames(facts.ops.get_wait_site(others[rank])) for rank in ranks}
-    sides = [Side((rank,), facts.ops.name_wait(others[rank]), sites[rank]) for rank in ranks]
+    waiting = _list_waiting(facts, others)
+    sides = list(waiting.values())
     who = name_ranks(behind) if behind else f"one of {name_ranks(ranks)}, or several,"
     text = (
         f"{who} did not call {callers.op}, which all ranks of the job have to call, members of the "
@@ -69,7 +92,7 @@ def _accuse(facts: Facts, callers: Side, others: dict[int, Wait]) -> Parting:
         text,
         tuple(sorted((callers, *sides), key=lambda one: (len(one.ranks), one.ranks))),
         behind,
-        {rank: (*callers.site[:1], *sites[rank]) for rank in behind}
+        {rank: (*callers.site[:1], *waiting[rank].site) for rank in behind}
         or {callers.ranks[0]: callers.site},
     )
 

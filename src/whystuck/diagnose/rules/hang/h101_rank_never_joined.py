@@ -51,6 +51,8 @@ class RankNeverJoined(SuspectRule):
     A rank that asks again and again for a sign that is no collective, such as a file that another
     rank makes (`wait_for_flag`, `while not os.path.exists(…)`), waits as its peers do, and is not
     named. Where a shell shows that the file is not there on its host, the finding is `likely`.
+    Of any other function, its source tells: a `while` loop that ends by what a store or a file
+    system answers (`while int(store.add(key, 0)) < world_size: time.sleep(0.1)`).
 
     So does one that is blocked in `get` or `wait` of a store: who should set the key is not
     recorded, and nobody is named.

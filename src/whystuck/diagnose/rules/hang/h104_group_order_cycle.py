@@ -34,6 +34,7 @@ class GroupOrderCycle(Rule):
     places, or by two branches of one `if`. It is `likely` where one line goes through several
     groups, and else `possible` on hosts. On devices it is `possible` when the calls of the ring
     went well before and no rank broke its habit, or the ring buffer has lost what came before.
+    Where a thread of a rank failed in the function whose calls the others wait in, it is H120.
 
     Where no op was recorded, the stacks show the calls, the source their groups, and the
     connections of gloo which ranks share a group. The ranks are named when two branches use the
@@ -67,6 +68,8 @@ class GroupOrderCycle(Rule):
         yield from tell_suspects(self, scene, policy)
         if not scene.wait_cycle.edges:
             yield from (tell_case(self, case) for case in scene.story.of(self.code))
+        if any(one.code == codes.EXCEPTION_HANGING for one in scene.suspects.explained):
+            return  # what failed left the ring
         names = sorted({wait.group.label for wait in scene.wait_cycle.edges})
         if len(names) < 2 or any(wait.is_p2p for wait in scene.wait_cycle.edges):  # noqa: PLR2004 - a ring
             return

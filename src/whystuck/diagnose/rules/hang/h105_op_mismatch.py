@@ -35,6 +35,9 @@ class OpMismatch(DivergenceRule):
     two branches of one `if`, or one line. Without frames, two ops of one number count as
     alternatives when what follows them runs in step.
 
+    Groups that ranks began to make are compared by their numbers, as the probes keep them: one that
+    has other members on few ranks is made in another order there. Of two halves, nobody is named.
+
     Where no op was recorded, stacks alone show ranks that wait in calls which do not meet. Few
     beside most of three ranks or more are named, as `possible`; two sides that are even name
     nobody.

@@ -32,7 +32,8 @@ class P2pCycle(Rule):
     for the peer of its op when that has not posted the other half. A ring of such waits is a
     deadlock, when the ranks have no habit, or all of them changed theirs; where one of them left
     its own, that is told as H110. `details.ring` is its order. Where the same calls of a device
-    went well before, the finding is only `possible`.
+    went well before, the finding is only `possible`. So is a ring in which a rank waits for one
+    that made transfers before, but none with it: one of the two has a wrong list of peers.
 
     Of logs: all ranks of the job say by their watchdogs, or by tracebacks in gloo, that they are in
     the same half of a transfer. Of few among many, source that stands beside tells that each makes
@@ -77,7 +78,7 @@ class P2pCycle(Rule):
         )
         yield self.make_finding(
             f"{name_ranks(ranks)} send and receive in a ring in which each waits for the next: "
-            f"{steps}",
+            f"{steps}{_tell_strangers(scene)}",
             scene.wait_cycle.confidence,
             Blame(
                 ranks=ranks,
@@ -145,3 +146,11 @@ class P2pCycle(Rule):
             ],
             details={"ring": [], "ops": dict.fromkeys(map(str, found.ranks), found.half)},
         )
+
+
+def _tell_strangers(scene: Scene) -> str:
+    """Write who waits for a rank that never made a transfer with it."""
+    pairs = scene.wait_cycle.strangers
+    return "".join(
+        f"; rank {other} made transfers before, but none with rank {rank}" for rank, other in pairs
+    )

@@ -22,7 +22,8 @@ class ExceptionHanging(SuspectRule):
 
     Or one of another thread, such as a loader or the trainer, while the main thread waits for
     threads (a queue, an event, a future, `join`). Of an error long before the stall nothing is
-    said, nor where the rank is in a call of its own, or computes.
+    said, nor where the rank computes. Where the rank is in a call of its own, the thread must have
+    failed in the function from which the others call the op that they wait in.
 
     Of pasted texts, it is a traceback of a rank and a later stack of it, whose main thread waits
     for its other threads to end (`threading._shutdown`).

@@ -12,7 +12,7 @@ from whystuck.diagnose.context.scene import Scene
 from whystuck.diagnose.context.suspects.short_limit import ShortLimit
 from whystuck.diagnose.policy import Policy
 from whystuck.diagnose.rule import Blame, Rule
-from whystuck.evidence.finding import Finding
+from whystuck.evidence.finding import Confidence, Finding
 from whystuck.evidence.ranks import name_ranks
 
 
@@ -29,8 +29,10 @@ class TimeoutTooShort(Rule):
     An op ended by its limit, and one of these holds: all members issued it in the end, the last
     one after the others had given up (`certain`); the same call took more than half of the limit
     before (`likely`); or the limit is short and the ranks that were waited for were at work
-    (`likely`). `measures` has `limit_s` and, where known, `longest_s` (the longest that this call
-    took before) and `late_s` (by how much the last rank missed the limit).
+    (`likely`; `possible` when the limit is more than ten times the longest that the call took
+    before, so that they may as well compute for ever). `measures` has `limit_s` and, where known,
+    `longest_s` (the longest that this call took before) and `late_s` (by how much the last rank
+    missed the limit).
 
     ## False alarms
 
@@ -76,7 +78,7 @@ class TimeoutTooShort(Rule):
         for rank in found.late[:1]:
             where += make_places(rank, scene.exits.find_last_frames(rank), 1)
         yield self.make_finding(
-            f"the limit of {found.limit_s:g} s is too short for the {op}{place}: "
+            f"the limit of {found.limit_s:g} s {_judge(found)} too short for the {op}{place}: "
             f"{_tell_why(found)}",
             found.confidence,
             Blame(
@@ -92,10 +94,17 @@ class TimeoutTooShort(Rule):
         )
 
 
+def _judge(found: ShortLimit) -> str:
+    return "may be" if found.confidence is Confidence.POSSIBLE else "is"
+
+
 def _tell_why(found: ShortLimit) -> str:
     who = name_ranks(found.late)
     if found.late_s is not None and found.late_s > 0:
         return f"{who} came {found.late_s:.1f} s after the others had given up"
     if found.longest_s is not None and found.longest_s >= found.limit_s / 2:
         return f"this call took up to {found.longest_s:.1f} s before"
-    return f"{who} was still at work"
+    text = f"{who} {'was' if len(found.late) == 1 else 'were'} still at work"
+    if found.confidence is Confidence.POSSIBLE:
+        text += f", where this call took {found.longest_s:.1f} s at most before; or for ever"
+    return text

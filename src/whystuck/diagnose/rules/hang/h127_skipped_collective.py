@@ -46,6 +46,9 @@ class SkippedCollective(DivergenceRule):
     A call that sets up a group, such as `new_group`, is in no record of ops. Where stacks show
     ranks in it, and all others wait in ops for them, those did not make it whose probe counts fewer
     such calls: `likely` where they are few. Without counts, a rank is named where it is alone.
+    Where all ranks are in such calls, or the probes tell which groups they began to make, those are
+    compared by their numbers: a rank that made as one group what the others made as the next left
+    one out; where nothing tells that, it is H105, and one too many is H102.
 
     Where logs alone are there: one rank printed again and again that it caught an exception and
     goes on, the others waited until their time limit, and it did not.
