@@ -9,7 +9,8 @@ from functools import lru_cache
 # The rank in the job: that in a group, such as `tp_rank`, is another number.
 _RANK = re.compile(r"(?:^|\.)_?(?:get_)?(?:global_|local_|world_)?rank(?:\(\))?$", re.IGNORECASE)
 _ALIAS = re.compile(
-    r"^\s*(\w+)\s*=\s*(?:[\w.]+\.)?(?:get_rank\(\)|int\(.*[\"'](?:LOCAL_)?RANK[\"'].*\))\s*(?:#.*)?$",
+    r"^[ \t]*(\w+)[ \t]*=[ \t]*(?:[\w.]+\.)?"
+    r"(?:get_rank\(\)|int\(.{0,100}[\"'](?:LOCAL_)?RANK[\"'].{0,100}\))[ \t]*(?:#.*)?$",
     re.MULTILINE,
 )
 _FIRST = re.compile(
