@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 import functools
-import importlib
+import importlib.util
 import pkgutil
 import re
 from collections import defaultdict
@@ -85,11 +85,11 @@ def _collect_module(name: str, found: dict[tuple[object, int], Found], unknown: 
         _add(found, pattern, f"{name}.{root}", methods)
     # Patterns that are globals are known.
     if len(_USE.findall(source)) > len(_GLOBAL.findall(source)) * bool(module):
-        for line, method, pattern in _find_literals(source, module):
-            if pattern is None:
+        for line, method, given in _find_literals(source, module):
+            if given is None:
                 unknown.append(f"{name}: {line.strip()}")
             else:
-                _add(found, pattern, f"{name}: {line.strip()[:60]}", {method} & _METHODS)
+                _add(found, given, f"{name}: {line.strip()[:60]}", {method} & _METHODS)
 
 
 def _add(

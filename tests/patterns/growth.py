@@ -20,7 +20,7 @@ MOST_GROWTH = 3.0
 # A pattern that takes longer than this for so short a text takes for ever for a line.
 _SHORT, _SHORT_FLOOR = 200, 0.005
 # Texts of this length show which ones are worth longer tries.
-_FIRST, _MOST_TEXTS = 512, 3
+_FIRST, _MOST_TEXTS = 256, 3
 # Behind the bounds of repeats, such as `{0,1000}`, time is linear.
 _LONGEST_BOUND, _LEAST_GROWTH = 1024, 2.5
 _TRIES = 3
@@ -53,11 +53,12 @@ def find_slow(pattern: re.Pattern[Any], methods: Iterable[str]) -> Slow | None:
         methods: How it is called; ``search`` if that is not known.
     """
     texts = HostileTexts(pattern)
+    listed = texts.derive()
     for method in _choose(set(methods)):
-        growths = [_Growth(_bind(pattern, method), method, text) for text in texts.list()]
-        for one in growths:
-            # Where a repeat holds another one, each few characters may double the time.
-            if slow := one.find_short(6 if texts.may_explode else _SHORT // 3):
+        growths = [_Growth(_bind(pattern, method), method, text) for text in listed]
+        # Where a repeat holds another one, each few characters may double the time.
+        for one in growths if texts.may_explode else ():
+            if slow := one.find_short():
                 return slow
         for one in sorted(growths, key=_Growth.time_first, reverse=True)[:_MOST_TEXTS]:
             if slow := one.find_long():
@@ -74,7 +75,7 @@ def _choose(methods: set[str]) -> list[str]:
     return sorted(methods)
 
 
-def _bind(pattern: re.Pattern[Any], method: str) -> Callable[[str], object]:
+def _bind(pattern: re.Pattern[Any], method: str) -> Callable[[str], float]:
     encoding = None if isinstance(pattern.pattern, str) else "latin-1"
 
     def call(text: str) -> float:
@@ -97,9 +98,10 @@ class _Growth:
         self._method = method
         self._text = text
 
-    def find_short(self, rounds: int) -> Slow | None:
+    def find_short(self) -> Slow | None:
         """Try short texts, each with a few more rounds than the one before."""
         around, unit = len(self._text.before) + len(self._text.after), len(self._text.unit)
+        rounds = 6
         while (length := around + rounds * unit) < _SHORT:
             if self._time(length) > _SHORT_FLOOR and (slow := self._confirm(length, _SHORT_FLOOR)):
                 return slow

@@ -22,8 +22,10 @@ _REPEATS = {"MAX_REPEAT", "MIN_REPEAT", "POSSESSIVE_REPEAT"}
 # A part with fewer rounds is no part that repeats.
 _FEW_ROUNDS = 6
 _MOST_BRANCHES = 6
-_MOST_CHARACTERS = 6
+_MOST_CHARACTERS = 4
 _END = "\0"
+# Numbers: flags take several times as long.
+_CASELESS, _DOTALL = int(re.IGNORECASE), int(re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ class HostileTexts:
         self._order = {char: place for place, char in enumerate(_ORDINARY)}
         self._classes = self._divide()
 
-    def list(self) -> list[Hostile]:
+    def derive(self) -> list[Hostile]:
         """Return the texts to try, none of them twice."""
         found: dict[Hostile, None] = {}
         if not self._repeats:
@@ -106,7 +108,7 @@ class HostileTexts:
     def _note(self, code: int) -> None:
         char = chr(code)
         self._all.add(char)
-        if self._flags & re.IGNORECASE:
+        if self._flags & _CASELESS:
             self._all |= {char.lower(), char.upper()} if len(char.upper()) == 1 else {char}
 
     def _divide(self) -> list[list[str]]:
@@ -136,7 +138,7 @@ class HostileTexts:
         return self._sets[key]
 
     def _takes(self, name: str, value: Any, char: str) -> bool:
-        if self._flags & re.IGNORECASE:
+        if self._flags & _CASELESS:
             forms = {char, char.lower(), char.upper()}
             return any(_takes(name, value, form, self._flags) for form in forms if len(form) == 1)
         return _takes(name, value, char, self._flags)
@@ -211,7 +213,7 @@ def _takes(name: str, value: Any, char: str, flags: int) -> bool:
     if name == "NOT_LITERAL":
         return bool(value != ord(char))
     if name == "ANY":
-        return char != "\n" or bool(flags & re.DOTALL)
+        return char != "\n" or bool(flags & _DOTALL)
     if name == "RANGE":
         return bool(value[0] <= ord(char) <= value[1])
     if name == "CATEGORY":
