@@ -66,3 +66,41 @@ def test_device_of_one_of_several_hosts_is_slow(
 
 def test_devices_of_several_hosts_that_are_alike_are_well(tmp_path: Path) -> None:
     assert say(tmp_path, ASKS[0], *rows(set())).findings == []
+
+
+ONE_HOST = [
+    "$ nvidia-smi --query-gpu=index,temperature.gpu,clocks.sm,utilization.gpu --format=csv",
+    "index, temperature.gpu, clocks.current.sm [MHz], utilization.gpu [%]",
+    *(f"{index}, 58, {855 if index == 2 else 1755} MHz, 100 %" for index in range(4)),
+]
+
+
+@pytest.mark.parametrize(
+    ("said", "ranks"),
+    [
+        ("my own timers (ms), local_rank == gpu index:", [2]),
+        ("timers of each process, rank = GPU id, in ms", [2]),
+        ("(the local rank is the GPU number here)", [2]),
+        ("rank equals device index", [2]),
+        ("rank != gpu index on this host", []),
+        ("group_rank == gpu index", []),
+        ("the rank is not the gpu index", []),
+    ],
+)
+@pytest.mark.parametrize("prefix", ["", "trainer-0 | "])
+def test_rank_of_a_slow_device_is_what_somebody_says(
+    tmp_path: Path, said: str, ranks: list[int], prefix: str
+) -> None:
+    report = say(tmp_path, *(f"{prefix}{line}" for line in ("slow since today", *ONE_HOST, said)))
+
+    assert (first_of(report).code, first_of(report).culprits.ranks) == ("N413", ranks)
+
+
+@pytest.mark.parametrize(
+    "other",
+    ["[rank7]: step 12 loss 2.1", "rank 6: ProcessGroupNCCL destroyed"],
+)
+def test_local_rank_of_one_of_several_hosts_is_no_rank(tmp_path: Path, other: str) -> None:
+    report = say(tmp_path, "[rank7]: step 11 loss 2.2", other, *ONE_HOST, "local_rank == gpu index")
+
+    assert first_of(report).culprits.ranks == []

@@ -72,3 +72,45 @@ def test_memory_that_a_program_did_without_is_no_crash(tmp_path: Path, told: str
 )
 def test_memory_that_may_have_ended_the_job_is_told(tmp_path: Path, lines: list[str]) -> None:
     assert "C206" in {one.code for one in say(tmp_path, *lines).findings}
+
+
+DONE = [
+    "INFO - Training completed.",
+    "training finished, bye",
+    "`Trainer.fit` stopped: `max_epochs=3`",
+]
+ASKED = [
+    ["(.venv) u@ws:~/cls$ echo $?", "0"],
+    ["$ echo $?", "0"],
+    ['[u@gpu-1 run]$ echo "exit: $?"', "exit: 0"],
+    ["echo $?", "0"],
+]
+
+
+@pytest.mark.parametrize("done", DONE)
+@pytest.mark.parametrize("asked", ASKED)
+def test_job_that_is_done_and_ended_with_0_is_healthy(
+    tmp_path: Path, done: str, asked: list[str]
+) -> None:
+    report = say(tmp_path, "did I lose the model?", *WARNED, *STEPS, done, *asked)
+
+    assert (report.verdict, report.findings) == (Verdict.HEALTHY, [])
+    assert "ended with 0" in report.context["sentence"]
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        pytest.param([DONE[0]], id="nobody asked"),
+        pytest.param(ASKED[0], id="not done"),
+        pytest.param([*ASKED[0], DONE[0]], id="of another program"),
+        pytest.param([DONE[0], "$ echo $?", "1"], id="failed"),
+        pytest.param([DONE[0], "$ echo $?", "130"], id="interrupted"),
+        pytest.param([DONE[0], "$ ls ckpt; echo $?", "0"], id="of what stands before"),
+        pytest.param([DONE[0], "$ echo $?", "model.pt", "0"], id="other output"),
+        pytest.param([DONE[0], "it never returns, it hangs after that", *ASKED[0]], id="hangs"),
+        pytest.param([DONE[0], *ASKED[0], *RAISED], id="raised"),
+    ],
+)
+def test_status_that_does_not_tell_calls_no_job_well(tmp_path: Path, lines: list[str]) -> None:
+    assert say(tmp_path, *WARNED, *STEPS, *lines).verdict is not Verdict.HEALTHY

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from whystuck.check.nodes.place import MeetingPlace
 from whystuck.check.policy import CheckPolicy
@@ -130,12 +130,3 @@ def judge_problems(problems: Sequence[CheckProblem]) -> Outcome:
     """Return the outcome that the worst problem means; a note is none."""
     severities = {problem.severity for problem in problems}
     return next((_WORST[one] for one in _WORST if one in severities), Outcome.OK)
-
-
-def choose_severity(
-    value: float, *, error: float, warning: float
-) -> Literal["error", "warning", "note"] | None:
-    """Return how bad it is that a value is below a limit; None when it is below neither."""
-    if value < error:
-        return "error"
-    return "warning" if value < warning else None

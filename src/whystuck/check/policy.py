@@ -36,7 +36,6 @@ class DiskPolicy(_Table, frozen=True):
     min_free_mb: int
     min_free_share: float
     min_free_inodes: int
-    max_answer_s: float
 
 
 class ShmPolicy(_Table, frozen=True):

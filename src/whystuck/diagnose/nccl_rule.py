@@ -27,8 +27,8 @@ _FAILED = {
 class NcclRule(Rule):
     """A rule about NCCL's set-up: a note in a job that is well, a warning in one that failed so.
 
-    It is never the cause by itself: something else says what failed. What makes a job slow and
-    fails nothing is a warning in logs that somebody has brought, too.
+    Mostly something else says what failed. What makes a job slow and fails nothing is a warning in
+    logs that somebody has brought, too.
     """
 
     severity = Severity.WARNING

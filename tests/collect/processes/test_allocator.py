@@ -39,3 +39,26 @@ def test_threads_share_one_heap() -> None:
     ]
     assert counts[0] > 2
     assert counts[1] <= 1  # by chance
+
+
+LARGE = """
+import ctypes, sys
+from whystuck.collect.processes.allocator import use_one_arena
+if sys.argv[1] == "one":
+    use_one_arena()
+libc = ctypes.CDLL(None)
+libc.malloc.restype, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
+libc.free(libc.malloc(8 << 20))  # after it, glibc takes blocks up to this size from the heap
+block = libc.malloc(4 << 20)
+ends = [line.split()[0].split("-") for line in open("/proc/self/maps") if "[heap]" in line]
+print(any(int(begin, 16) <= block < int(end, 16) for begin, end in ends))
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another allocator")
+def test_large_blocks_lie_outside_of_the_heap() -> None:
+    lies_in_heap = [
+        subprocess.check_output([sys.executable, "-c", LARGE, how], text=True).strip()
+        for how in ("all", "one")
+    ]
+    assert lies_in_heap == ["True", "False"]

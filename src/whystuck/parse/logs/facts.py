@@ -25,6 +25,14 @@ FACT_MARKS = (
     b"setting system clock to",
     b"RANK=",
     b" world_rank=",
+    b"xception in rank",
+    b"xception on rank",
+    b"rror in rank",
+    b"rror on rank",
+    b"rror in worker rank",
+    b"rror on worker rank",
+    b"ailure in rank",
+    b"ailure on rank",
     b", RankID:",
     b" spawned with command",
     b"/environ",
@@ -152,10 +160,11 @@ class LogFacts:
         if line.is_nccl and (match := _COMM.search(text)):
             self._note_comm(line, match)
         # To find a word takes a tenth of the time of a pattern, and most lines have none of these.
-        is_worker = "world_rank=" in text
-        if is_worker and (match := _WORKER.search(text)):
+        if "world_rank=" in text and (match := _WORKER.search(text)):
             self._note_worker((match[1], int(match[2])), min(int(match[3]), MAX_RANK))
-        elif is_worker and line.pid and (match := _OWN_WORKER.match(text)):
+        elif (
+            line.pid and not line.is_agent and "rank" in text and (match := _OWN_WORKER.match(text))
+        ):
             self._note_worker((line.node, line.pid), min(int(match[1]), MAX_RANK))
         self._note_launcher(line, row)
         if self._note_environ(text, row):

@@ -49,7 +49,6 @@ class LogIndex:
         self.world_size = max((_world_of(log.source.part) for log in self.logs), default=0)
         self.processes = Processes()
         self._rank_by_local: dict[tuple[str, int], set[int]] = defaultdict(set)
-        self._local_only: dict[int, set[int]] = defaultdict(set)
         self._hosts = self._find_hosts()
         for log in self.logs:
             log.kind = log.source.part.facts.find_kind()
@@ -332,20 +331,12 @@ class LogIndex:
             ranks |= set(facts.tasks)
         if log.rank != UNKNOWN_RANK:
             ranks.add(log.rank)
-        locals_ = {
-            rank: local
-            for local, found in facts.rank_by_local.items()
-            for rank in found
-            if len(found) == 1
-        }
         pids = {rank: key[1] for rank, (key, _) in comms.items()}
         pids |= {rank: pid for pid, rank in self._list_spawned(log) if rank not in pids}
         pids |= {min(own): pid for pid, own in facts.rank_by_pid.items() if len(own) == 1}
         for seen in part.exits:
             if seen.rank != UNKNOWN_RANK and seen.pid:
                 pids.setdefault(seen.rank, seen.pid)
-            if seen.rank != UNKNOWN_RANK and seen.local >= 0:
-                locals_.setdefault(seen.rank, seen.local)
         known = (ranks | comms.keys() | set(facts.workers.values())) & self.node_by_rank.keys()
         return LogFile(
             artifact=source.artifact,
@@ -360,7 +351,6 @@ class LogIndex:
             node_by_rank={rank: self.node_by_rank[rank] for rank in known},
             bus_by_rank={rank: comm.bus for rank, (_, comm) in comms.items()},
             pid_by_rank=pids,
-            local_by_rank=locals_,
             rank_by_device=_find_devices(log),
             loss_ranks=frozenset(facts.losses.keys() - {UNKNOWN_RANK}),
             hosts=frozenset(facts.nodes),

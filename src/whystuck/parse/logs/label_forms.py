@@ -18,7 +18,7 @@ _COUNTED = r"(?:node|host|machine|server|pod)[ #]{1,2}\d{1,5}"
 LABEL = re.compile(
     rf"(?P<host>(?=[\w.]*[\d-])[a-z][\w.-]{{0,62}}): ?|(?P<container>{HOST}) +\| ?"
     r"|(?P<bracket>\[)?(?P<pod>(?=[a-z.-]*\d|[a-z]+-[a-z]+-)[a-z][a-z0-9.]*(?:-[a-z0-9.]+){1,12})"
-    r" (?P<unit>[a-z][a-z0-9-]{0,62})(?(bracket)\]) "
+    r" (?P<unit>[a-z][a-z0-9-]{0,62})(?(bracket)\]) (?:\| ?)?"
     # TorchX: the role and its replica
     r"|(?P<replica>[a-z][\w-]{0,40}/\d{1,5}) "
     # and collectors of Python in round ones
@@ -30,15 +30,18 @@ LABEL = re.compile(
 )
 _NAMES = ("host", "container", "pod", "replica", "round", "boxed", "bare")
 # `[3] text`, as the launchers of MPICH and Intel put it; `[3]: text`, as people tell torchrun to;
-# and `w03 text` or `rank03 text`, as programs name their workers.
+# and `w03 text` or `rank03 text`, as programs name their workers; `rank=3 text`.
 NUMBERED = re.compile(
     r"\[(?P<number>\d{1,6})\]:? |(?:w|wk|wkr|worker|proc|rk|rank)(?P<worker>\d{1,5}):? "
+    r"|rank[=:](?P<rank>\d{1,6}),? (?=\S)"
+    # which may be a row of a table as well
+    r"|(?P<barred>\d{1,4}) \| (?=[a-z])"
 )
 
 
 def read_number(match: re.Match[str]) -> int:
     """Return the number of a writer."""
-    return int(match["number"] or match["worker"])
+    return int(match[str(match.lastgroup)])
 
 
 def name_label(match: re.Match[str]) -> str:

@@ -53,8 +53,12 @@ def _find_numbers(lines: list[bytes]) -> frozenset[str]:
     found = [match for text in texts if (match := NUMBERED.match(text))]
     numbers = [read_number(match) for match in found]
     known = set(numbers)
-    if len(known) < 2 or 0 not in known or max(known) >= 2 * len(known):  # noqa: PLR2004
+    # What is called a rank needs no others beside it to be one.
+    is_dense = 0 in known and max(known) < 2 * len(known)
+    if len(known) < 2 or not (is_dense or all(match["rank"] for match in found)):  # noqa: PLR2004
         return frozenset()
+    if len(numbers) == len(known) and any(match["barred"] for match in found):
+        return frozenset()  # rows of a table have each number once
     # Epochs only go up, and no traceback has their number.
     is_traceback = any("Traceback (most" in match.string for match in found)
     is_mixed = numbers != sorted(numbers) or is_traceback

@@ -41,7 +41,11 @@ FORMS = {
     r"rank(?P<rank_word>\d{1,7})(?:\[(?P<rank_pid>\d{1,9})\]\[[\w.-]{1,60}\])?: ?|"
     r"rank (?P<rank_said>\d{1,7}): ?(?=.)|"
     # Loggers of Python with fields between bars; a service of Compose that is named by its rank.
-    r"(?:\| *rank[=:] ?|rank[=:]?)(?P<rank_field>\d{1,7}) *\| ?",
+    r"(?:\| *rank[=:] ?|rank[=:]?)(?P<rank_field>\d{1,7}) *\| ?|"
+    # `[r3]`, `(rank 3)`, `<RANK=3>`, as programs name themselves
+    r"[\[(<](?:rk?|rank|RANK)[ =:_-]?(?P<rank_mark>\d{1,6})[\])>]:? ?|"
+    # `[3]:[rank3]:`, as accelerate puts it
+    r"\[\d{1,6}\]:(?=\[rank\d)",
     "level_field": r"\| *(?:DEBUG|INFO|SUCCESS|WARN|WARNING|ERROR|CRITICAL|FATAL|TRACE) *(?=\| )",
     # `job.D0 [stderr] text`, and `[177/train/578 (pid 91)] text`
     "stream": r"[\w./-]{1,60} \[std(?:out|err)\]:? ?",
@@ -76,7 +80,8 @@ STARTS = {
         "served iso ctime fabric slashed uptime glog bare_glog rank worker mpi seat local pod "
         "level place"
     ),
-    "(": "ray ascend",
+    "(": "ray ascend rank",
+    "<": "rank",
     "|": "rank level_field",
     "0": "found captured cri journal iso console gathered slashed kmsg stream task nccl",
     "r": "found console gathered rank stream nccl",

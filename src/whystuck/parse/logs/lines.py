@@ -40,6 +40,7 @@ _ERROR_LEVEL = re.compile(r"ERROR|CRITICAL|FATAL")
 _LETTERED = re.compile(r"(?:node|host|gpu|server|machine|worker|box)[-_.]?[a-z]$")
 _JSON_TEXT = ("log", "message", "msg", "text", "event")
 _JSON_TIME = ("time", "timestamp", "@timestamp", "ts", "asctime")
+_RANKS = ("rank_number", "rank_word", "rank_said", "rank_field", "rank_mark")
 _JSON_NODE = ("host", "hostname", "node", "node_name", "pod", "pod_name", "podName")
 
 
@@ -268,8 +269,8 @@ def _take_bare_glog(line: LogLine, _match: re.Match[str]) -> None:
 
 
 def _take_rank(line: LogLine, match: re.Match[str]) -> None:
-    named = ("rank_number", "rank_word", "rank_said", "rank_field")
-    rank = int(next(match[name] for name in named if match[name]))
+    line.owner += match[0].strip()
+    rank = int(next((match[name] for name in _RANKS if match[name]), MAX_RANK + 1))
     is_member = match[0].startswith("[Rank ") and (
         line.is_glog or match.string.startswith("Watchdog caught", match.end())
     )
@@ -279,9 +280,9 @@ def _take_rank(line: LogLine, match: re.Match[str]) -> None:
         line.member = rank
     elif line.rank == UNKNOWN_RANK:
         line.rank = rank
-    line.is_hooked = match[0].endswith(" ") and match["rank_field"] is None
+    is_word = match["rank_field"] is None and match["rank_mark"] is None
+    line.is_hooked = match[0].endswith(" ") and is_word
     line.pid = line.pid or int(match["rank_pid"] or 0)
-    line.owner += match[0].strip()
 
 
 def _take_mpi(line: LogLine, match: re.Match[str]) -> None:
@@ -358,7 +359,7 @@ def _take_level(line: LogLine, match: re.Match[str]) -> None:
 
 
 def _take_nothing(_line: LogLine, _match: re.Match[str]) -> None:
-    """Take off what says nothing about the writer."""
+    """Take off what tells nothing of its writer."""
 
 
 _TAKERS = {

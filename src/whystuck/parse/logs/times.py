@@ -7,7 +7,7 @@ A stamp may lack its year (glog, syslog), its zone (nearly all of them) or its p
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from functools import lru_cache
@@ -240,14 +240,3 @@ def _with_year(moment: datetime, year: int) -> int:
         return int(moment.replace(year=year).timestamp())
     except ValueError:  # the 29th of February
         return int((moment - timedelta(days=1)).replace(year=year).timestamp())
-
-
-def find_near(stamps: Iterable[Stamp], modified_ns: int = 0) -> int:
-    """Return a time near which some stamps were written: that of the last one with a year.
-
-    Args:
-        stamps: Stamps of one file, or of all.
-        modified_ns: When the file was last written, for want of better.
-    """
-    dated = [stamp.ns for stamp in stamps if not stamp.lack]
-    return max(dated, default=modified_ns)

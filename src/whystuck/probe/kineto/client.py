@@ -78,11 +78,6 @@ class Kineto:
         """Whether Kineto asks for work, or will when it can."""
         return self._library is not None
 
-    @property
-    def is_polling(self) -> bool:
-        """Whether Kineto asks for work."""
-        return self._is_polling
-
     def lead(self) -> None:
         """Let Kineto poll, now or once it can; called in the thread that has imported torch."""
         if self._library is not None:

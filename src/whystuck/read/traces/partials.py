@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import re
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -244,8 +244,3 @@ def _spell(column: _Column, codes: NDArray[Any], known: dict[str, str]) -> Colum
 def name_partial(key: str) -> str:
     """Return the name of the file of a partial."""
     return f"{key}{SUFFIX}"
-
-
-def describe_tables(partial: Partial) -> Mapping[str, int]:
-    """Return the rows of each table that a partial holds."""
-    return {table.name: table.rows for table in partial.tables}

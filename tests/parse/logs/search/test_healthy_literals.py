@@ -61,7 +61,22 @@ gpu-1:4100:9100 [0] NCCL INFO threadThresholds 8/8/64 | 64/8/64 | 512 | 512
 gpu-1:4100:9100 [0] NCCL INFO Setting affinity for GPU 0 to ffffffff
 gpu-1:4100:9100 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/IB [RO]; OOB e0:10.0.0.1<0>
 """
-WRITTEN = f"{DDP}{MEGATRON}{DEEPSPEED}{LIGHTNING}{HF}{NCCL}"
+WARNINGS = """\
+/sp/torch/utils/checkpoint.py:87: UserWarning: torch.utils.checkpoint: the use_reentrant \
+parameter should be passed explicitly. In version 2.5 we will raise an exception if use_reentrant \
+is not passed. use_reentrant=False is recommended
+/sp/torch/optim/lr_scheduler.py:143: UserWarning: Detected call of `lr_scheduler.step()` \
+before `optimizer.step()`. In PyTorch 1.1.0 and later, you should call them in the opposite order
+/job/train.py:88: FutureWarning: `torch.cuda.amp.autocast(args...)` is deprecated. Please use \
+`torch.amp.autocast('cuda', args...)` instead.
+  with torch.cuda.amp.autocast():
+/sp/torch/autograd/graph.py:823: UserWarning: Grad strides do not match bucket view \
+strides. This may indicate grad was not created according to the gradient layout contract
+Setting `pad_token_id` to `eos_token_id`:2 for open-end generation.
+The attention mask and the pad token id were not set. As a consequence, you may observe unexpected \
+behavior. Please pass your input's `attention_mask` to obtain reliable results.
+"""
+WRITTEN = f"{WARNINGS}{DDP}{MEGATRON}{DEEPSPEED}{LIGHTNING}{HF}{NCCL}"
 # Of what healthy jobs print again and again, this alone is looked at; each with its reason.
 ALLOWED: dict[str, str] = {
     "straggler.ends": "programs put the most and the least of their ranks in words of their own",

@@ -43,7 +43,6 @@ class _Counted:
         self._groups: list[list[int]] = []
         self._scaled: dict[int, tuple[str, Scaled]] = {}
         self._is_inherited = False
-        self.has_unsupported = False
 
     @property
     def open_files(self) -> int:
@@ -60,7 +59,6 @@ class _Counted:
                 )
             except OSError as error:
                 if error.errno in perf_events.UNSUPPORTED:
-                    self.has_unsupported = True
                     continue
                 perf_events.close_all(opened)
                 for one in opened:

@@ -39,6 +39,7 @@ _ANY = re.compile(
     r" failed|wait timeout after \d+ms|connectFullMesh failed|Socket Timeout"
     r"|store based barrier|Getting socket times out|host not found: |kvs_init: connection time"
     r"|[Cc]onnect(?: to \S+)? (?:failed|returned)|: Wait timeout$"
+    r"|ibv_modify_qp failed"
 )
 _FULL_MESH = re.compile(r"connectFullMesh failed with .*timeout", re.IGNORECASE | re.DOTALL)
 _REFUSED_ERRNO, _UNREACHABLE_ERRNOS = 111, {101, 110, 113}

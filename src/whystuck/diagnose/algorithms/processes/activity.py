@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from whystuck.diagnose.algorithms.stacks.frames import find_user_frame
 from whystuck.evidence.live import ProcessSample, StackSample
 
 _NS_PER_S = 1e9
@@ -29,7 +28,6 @@ class Activity:
     write_bytes: int = 0
     stack_moves: bool = False
     function_moves: bool = False
-    user_moves: bool = False
     disk_moves: bool = False
     asleep_s: float = 0.0
     woke: bool = False
@@ -67,11 +65,9 @@ def measure_activity(processes: Sequence[ProcessSample], stacks: Sequence[StackS
     mains = [sample.main.frames for sample in stacks if sample.main and sample.main.frames]
     lines = {tuple((frame.file, frame.line) for frame in frames) for frames in mains}
     functions = {tuple((frame.file, frame.function) for frame in frames) for frames in mains}
-    users = {find_user_frame(frames) for frames in mains}
     moves = Activity(
         stack_moves=len(lines) > 1,
         function_moves=len(functions) > 1,
-        user_moves=len(users) > 1,
         samples=len(mains),
     )
     if not looks:

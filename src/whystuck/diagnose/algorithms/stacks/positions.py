@@ -141,7 +141,7 @@ def _classify(frames: tuple[Frame, ...]) -> Doing:
 def _classify_wait(frames: tuple[Frame, ...], names: list[str]) -> Doing:
     if _waits_natively(tuple(_select_native(frames))):
         return Doing.COLLECTIVE
-    if _is_handed_on(frames) or (names[0] in _DEVICE_WAITS and is_in(frames[0], *_DEVICE_PARTS)):
+    if _is_handed_on(frames) or is_device_wait(frames):
         return Doing.COLLECTIVE
     is_inside = is_in(frames[0], _DISTRIBUTED) or any(
         is_in(frame, "torch/distributed/distributed_c10d.py") for frame in frames[:_INNERMOST]
@@ -154,6 +154,13 @@ def _classify_wait(frames: tuple[Frame, ...], names: list[str]) -> Doing:
         names[0] == "backward" and is_in(frames[0], *_BACKWARD_PARTS)
     )
     return Doing.BACKWARD if is_backward else Doing.USER
+
+
+def is_device_wait(frames: Sequence[Frame]) -> bool:
+    """Return whether a stack waits for what runs on its device, in a call of torch for that."""
+    first = next(iter(frames), None)
+    is_wait = first is not None and name_function(first) in _DEVICE_WAITS
+    return first is not None and is_wait and is_in(first, *_DEVICE_PARTS)
 
 
 def _waits_natively(frames: tuple[Frame, ...]) -> bool:
@@ -221,6 +228,16 @@ def is_transferring(frames: Sequence[Frame]) -> bool:
     )
 
 
+def is_in_c10d(frames: Sequence[Frame]) -> bool:
+    """Return whether the inner frames of a stack, below those of a user, are a call of c10d."""
+    for frame in frames:
+        if is_user_frame(frame):
+            return False
+        if is_in(frame, _C10D):
+            return name_function(frame) not in _TRANSFERS
+    return False
+
+
 def name_call(frames: Sequence[Frame]) -> str:
     """Return the name of the call of torch's that a waiting stack is in, as its user knows it."""
     inner: list[Frame] = []
@@ -260,6 +277,14 @@ def is_held(frames: Sequence[Frame]) -> bool:
 def is_saving(frames: Sequence[Frame]) -> bool:
     """Tell whether a stack is inside the saving of a checkpoint."""
     return bool(_name_checkpoint_calls(frames)) and not is_loading(frames)
+
+
+def is_gathering_state(frames: Sequence[Frame]) -> bool:
+    """Return whether a stack is inside a call for the state of a sharded model, or a save of it."""
+    if is_loading(frames):
+        return False
+    calls = (frame for frame in frames if not is_user_frame(frame))
+    return is_saving(frames) or any("state_dict" in name_function(frame) for frame in calls)
 
 
 def is_loading(frames: Sequence[Frame]) -> bool:

@@ -26,7 +26,7 @@ _GIVES_BACK = re.compile(r"^(?:lib(?:c|pthread|python|torch|c10|cuda|nccl)[\w.+-
 
 
 def explain_native_gil(facts: Facts, rank: int) -> Suspicion | None:
-    """Explain a process whose only thread that may have the GIL is blocked in an extension."""
+    """Explain a process whose only thread that may have the GIL is kept in an extension."""
     samples = facts.stacks.samples_by_rank.get(rank, [])
     if not samples or samples[-1].source not in (_SOURCE, _SAMPLER):
         return None
@@ -41,16 +41,19 @@ def explain_native_gil(facts: Facts, rank: int) -> Suspicion | None:
     holder = running[0]
     inner = _list_native(holder)
     call = next((frame for frame in inner if _is_extension(frame)), None)
-    if call is None or not _BLOCKS.match(inner[0].function):
+    is_blocked = bool(inner) and bool(_BLOCKS.match(inner[0].function))
+    # Who pastes stacks has seen that nothing moves; else it may compute there for a moment.
+    is_busy = samples[-1].row is not None and len(waiting) > 1 and inner[:1] == (call,)
+    if call is None or not (is_blocked or is_busy):
         return None
     count = len(waiting)
     text = f"{count} threads wait" if count > 1 else "a thread waits"
+    library, how = call.file.rpartition("/")[2], "blocked" if is_blocked else "busy"
     return Suspicion(
         rank,
         codes.GIL_HELD,
         Confidence.LIKELY if is_told else Confidence.POSSIBLE,
-        f"is blocked in {call.function} of {call.file.rpartition('/')[2]}, and keeps the GIL, for "
-        f"which {text}",
+        f"is {how} in {call.function} of {library}, and keeps the GIL, for which {text}",
         inner[inner.index(call) :],
         because=(
             facts.stacks.cite(

@@ -23,7 +23,7 @@ from whystuck.diagnose.algorithms.source.calls import (
     uses_transfers,
 )
 from whystuck.diagnose.algorithms.stacks.frames import describe_place, select_user_frames
-from whystuck.diagnose.algorithms.stacks.positions import Doing, name_call
+from whystuck.diagnose.algorithms.stacks.positions import Doing, is_gathering_state, name_call
 from whystuck.diagnose.context.facts import Facts
 from whystuck.diagnose.context.suspects.stack_sides import Look, Parting, Side
 from whystuck.evidence.finding import Confidence
@@ -267,8 +267,12 @@ def _judge_calls(look: Look) -> Parting | None:
     )
     if is_one and look.blames_few:
         return _accuse(look, _name_way(look))
+    # All others are at the barrier that ends a save, or a round of it.
+    if look.many.op == "barrier" and look.blames_few and look.has_majority and _gathers_alone(look):
+        return _accuse(look, codes.EXTRA_COLLECTIVE)
     if _is_alone_ahead(look):
-        return _accuse(look, codes.OP_MISMATCH)
+        # Who is ahead in a barrier may have left something out as well.
+        return _accuse(look, codes.EXTRA_COLLECTIVE if _gathers_alone(look) else codes.OP_MISMATCH)
     places = {side.ranks[0]: side.site for side in look.sides[:_MAX_SIDES]}
     text = "these calls do not meet, and which side is wrong cannot be told"
     if "new_group" in {side.op for side in look.sides}:
@@ -321,7 +325,21 @@ def _name_way(look: Look) -> str:
         return codes.EXTRA_COLLECTIVE
     if relation is Relation.B_EXTRA or _went_past(few, many, sources):
         return codes.SKIPPED_COLLECTIVE
-    return codes.EXTRA_COLLECTIVE if few.op in _RARE and many.op not in _RARE else codes.OP_MISMATCH
+    return codes.EXTRA_COLLECTIVE if _is_rare(look) else codes.OP_MISMATCH
+
+
+def _is_rare(look: Look) -> bool:
+    """Return whether the few are in a call that hardly any step makes, and the others are not."""
+    return (look.few.op in _RARE and look.many.op not in _RARE) or _gathers_alone(look)
+
+
+def _gathers_alone(look: Look) -> bool:
+    """Return whether the few gather the state of a sharded model, for which the others do not come.
+
+    Where these had not come as far, the few have gone past what they wait in.
+    """
+    frames = [look.facts.stacks.positions[side.ranks[0]].frames for side in (look.few, look.many)]
+    return [is_gathering_state(one) for one in frames] == [True, False]
 
 
 def _went_past(gone: Side, there: Side, sources: Mapping[str, str]) -> bool:

@@ -17,6 +17,7 @@ from whystuck.diagnose.context.suspects.explanations import (
     explain_soft,
 )
 from whystuck.diagnose.context.suspects.parting import find_stack_parting
+from whystuck.diagnose.context.suspects.past_call import find_past_call
 from whystuck.diagnose.context.suspects.short_limit import ShortLimit, find_short_limit
 from whystuck.diagnose.context.suspects.stack_sides import Parting
 from whystuck.diagnose.context.suspects.suspicion import Suspicion
@@ -74,7 +75,10 @@ class Suspects:
         """Where ranks part by their stacks, all of which wait: no record has calls that set up."""
         if self.facts.exits.is_crash:
             return None
-        return find_stack_parting(self.facts) or find_unjoined(self.facts)
+        found = find_stack_parting(self.facts) or find_unjoined(self.facts)
+        # What names nobody tells less.
+        is_open = found is None or not found.culprits
+        return (find_past_call(self.facts) if is_open else None) or found
 
     @cached_property
     def short_limit(self) -> ShortLimit | None:

@@ -33,6 +33,8 @@ from whystuck.diagnose.logs.cases.memory_pressure import make_memory_pressure
 from whystuck.diagnose.logs.cases.not_ended import make_not_ended
 from whystuck.diagnose.logs.cases.ops.calls import make_calls
 from whystuck.diagnose.logs.cases.ops.crossed import make_crossed
+from whystuck.diagnose.logs.cases.ops.horovod import make_horovod_mismatch
+from whystuck.diagnose.logs.cases.ops.left_out import make_left_out
 from whystuck.diagnose.logs.cases.ops.mismatch import make_mismatches
 from whystuck.diagnose.logs.cases.ops.missing import make_missing
 from whystuck.diagnose.logs.cases.ops.parted import make_parted
@@ -56,6 +58,7 @@ from whystuck.diagnose.logs.cases.swallowed import make_swallowed
 from whystuck.diagnose.logs.cases.timeouts import make_lost, make_timeouts
 from whystuck.diagnose.logs.cases.transfers import make_transfers
 from whystuck.diagnose.logs.cases.transports import make_transports
+from whystuck.diagnose.logs.cases.uneven_work import make_uneven_work
 from whystuck.diagnose.logs.cases.values import make_not_finite, make_skipped
 from whystuck.diagnose.logs.story import Maker
 
@@ -74,6 +77,7 @@ MAKERS: tuple[Maker, ...] = (
     make_unbound,
     make_reducer_errors,
     make_mismatches,
+    make_horovod_mismatch,
     make_wrong_splits,
     make_uneven,
     make_crossed,
@@ -99,6 +103,7 @@ MAKERS: tuple[Maker, ...] = (
     make_transfer_rings,
     make_abnormal,
     make_swallowed,
+    make_left_out,
     make_parted,
     make_past,
     make_not_ended,
@@ -114,6 +119,7 @@ MAKERS: tuple[Maker, ...] = (
     make_lost,
     make_pauses,
     make_stragglers,
+    make_uneven_work,
     make_extremes,
     make_starved,
     make_memory_pressure,

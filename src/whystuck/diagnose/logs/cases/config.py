@@ -93,7 +93,21 @@ def _is_over(view: LogView, event: LogEvent) -> bool:
     if event.signature == "sched.waits":
         started = view.list_signatures("sched.started")
         return any(one.artifact == event.artifact and one.row > event.row for one in started)
+    if event.signature == "k8s.not_placed" and _is_started_later(view, event):
+        return True
     return event.signature in _PLACED_LATER and bool(view.find_ranks_of(event))
+
+
+def _is_started_later(view: LogView, event: LogEvent) -> bool:
+    """Tell whether a container of the pod that an event is about was started after it.
+
+    Events of pods are told in their order; `kubectl describe` tells those of one pod.
+    """
+    pod = view.find_node_of(event)
+    return any(
+        one.artifact == event.artifact and one.row > event.row and view.find_node_of(one) == pod
+        for one in view.list_signatures("k8s.started")
+    )
 
 
 def _is_of_twins(view: LogView, mistake: _Mistake) -> bool:

@@ -85,12 +85,19 @@ def _make_kernel_kills(view: LogView) -> Iterator[Case]:
             nodes=(node,) if node else (),
             lines=(*events, *near[:1]),
             time=time,
-            confidence=Confidence.CERTAIN if rank >= 0 else Confidence.POSSIBLE,
+            confidence=_weigh(rank, is_sure=bool(node) or owners.is_counted(events[0])),
             details=_describe_kill(events[0], near),
             remedies=_advise(node, near),
             support=LINKED if is_own else ALOOF,
             is_foreign=True,
         )
+
+
+def _weigh(rank: int, *, is_sure: bool) -> Confidence:
+    """Tell how sure it is whom the kernel killed, where its log may be that of another host."""
+    if rank < 0:
+        return Confidence.POSSIBLE
+    return Confidence.CERTAIN if is_sure else Confidence.LIKELY
 
 
 class _Owners:
@@ -100,10 +107,15 @@ class _Owners:
         self._view = view
         self._killed_by_node: dict[str, int] = {}
 
+    def is_counted(self, event: LogEvent) -> bool:
+        """Return whether the number of the process tells whose it is."""
+        pid = _read_pid(event)
+        is_rank = self._view.find_rank_of_pid(pid, event.node) is not None
+        return is_rank or pid in self._rank_by_worker
+
     def find(self, event: LogEvent) -> int:
         """Return the rank whose process or loader worker the kernel killed, or -1."""
-        match = _PID.search(event.text)
-        pid = int(event.groups.get("pid") or (match[1] if match else 0))
+        pid = _read_pid(event)
         rank = self._view.find_rank_of_pid(pid, event.node)
         if rank is None:
             rank = self._rank_by_worker.get(pid)
@@ -150,11 +162,19 @@ class _Owners:
         """Return the one rank of a host that may have been killed, or -1."""
         if node not in self._killed_by_node:
             view = self._view
+            # A kernel that nobody names is that of the only host there is.
+            is_only = not node and len(view.hosts) <= 1
             here = view.list_ranks_on(node) or view.list_possible_ranks_on(node)
+            here = view.ranks if is_only else here
             # A rank that says nothing more, while the others of its host do, is as good.
             left = (self._killed & here) or (here - view.told_ranks)
             self._killed_by_node[node] = next(iter(left)) if len(left) == 1 else -1
         return self._killed_by_node[node]
+
+
+def _read_pid(event: LogEvent) -> int:
+    match = _PID.search(event.text)
+    return int(event.groups.get("pid") or (match[1] if match else 0))
 
 
 def _is_elsewhere(view: LogView, line: LogEvent, kill: LogEvent) -> bool:

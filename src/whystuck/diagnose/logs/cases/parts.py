@@ -40,7 +40,16 @@ _TELLING = re.compile(
 
 # What is tried again has not ended anything yet; the last of so many tries may.
 _TRIED_AGAIN = re.compile(
-    r"\b[Rr]etrying\b|\bwill (?:retry|be retried)\b|\b[Aa]ttempt (\d{1,4})(?: ?/ ?| of )(\d{1,4})\b"
+    r"\b[Rr]etrying\b|\bwill (?:retry|be retried)\b|\b[Bb]ack(?:ing|s) off\b"
+    r"|\b[Aa]ttempt (\d{1,4})(?: ?/ ?| of )(\d{1,4})\b"
+)
+
+
+# Words of somebody who tells what a message was: `he says it is 'Connection reset by peer'`.
+_RETOLD = re.compile(
+    r"\b(?:of|says?|said|about|saw|sees?) (?:the |that |an? |it is ){0,2}"
+    r"(?P<mark>['\"])[^'\"]{0,80}(?:reset by peer|closed by|timed? ?out|[Ee]rror)"
+    r"[^'\"]{0,80}(?P=mark)"
 )
 
 
@@ -56,10 +65,11 @@ _IN_SOURCE = re.compile(
 def is_said(event: LogEvent) -> bool:
     """Tell whether a line says something itself, rather than showing a text that does.
 
-    Nor does a line of code or of a document, or one that tells that something is tried again.
+    Nor does a line of code or of a document, one that tells that something is tried again, or one
+    of somebody who tells what a message was.
     """
     text = event.text.lstrip()
-    if _IN_SOURCE.match(text):
+    if _IN_SOURCE.match(text) or _RETOLD.search(text):
         return False
     if (again := _TRIED_AGAIN.search(text)) and (not again[1] or int(again[1]) < int(again[2])):
         return False

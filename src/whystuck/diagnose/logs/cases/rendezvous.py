@@ -12,6 +12,7 @@ from whystuck.diagnose.algorithms.failures.rendezvous import (
     name_reach,
 )
 from whystuck.diagnose.logs.cases.absent_nodes import find_nodes_missing, has_store
+from whystuck.diagnose.logs.cases.card_pairs import find_card_pair
 from whystuck.diagnose.logs.cases.loopbacks import find_loopback
 from whystuck.diagnose.logs.cases.parts import find_time
 from whystuck.diagnose.logs.cases.rendezvous_lines import (
@@ -365,6 +366,7 @@ _FINDERS: tuple[Callable[[Told], Answer | None], ...] = (
     _find_unresolved,
     _find_foreign,
     find_loopback,
+    find_card_pair,
     _find_peers,
     _find_unreached,
     _find_missing,

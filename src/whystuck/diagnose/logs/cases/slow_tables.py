@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 
 from whystuck.diagnose import codes
@@ -64,7 +64,7 @@ def make_throttled(view: LogView) -> Iterator[Case]:
     reasons = list(view.list_signatures("table.slowdown"))
     if not slow and not reasons:
         return
-    is_same = any(view.list_signatures("table.rank_is_device"))
+    is_same = _are_ranks(view, rows)
     indices = sorted({int(index) for *_, index in slow})
     events = [*(rows[key] for key in slow), *reasons]
     buses = sorted({event.groups["bus"] for event in reasons})
@@ -87,6 +87,18 @@ def make_throttled(view: LogView) -> Iterator[Case]:
         time=find_time(events),
         details={"devices": indices or buses, "reasons": why},
     )
+
+
+def _are_ranks(view: LogView, rows: Mapping[tuple[str, str, str], LogEvent]) -> bool:
+    """Return whether somebody says that ranks have the numbers of their devices.
+
+    Where that is said of local ranks, those of one host alone are the ranks of the job.
+    """
+    told = list(view.list_signatures("table.rank_is_device"))
+    is_local = any(event.groups.get("of") for event in told)
+    hosts = view.hosts | {node for _, node, _ in rows}
+    is_whole = len(hosts - {""}) <= 1 and all(rank < len(rows) for rank in view.ranks)
+    return bool(told) and (is_whole or not is_local)
 
 
 def _name_device(row: LogEvent) -> tuple[str, str, str]:

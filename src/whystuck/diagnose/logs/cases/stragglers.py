@@ -9,6 +9,7 @@ from statistics import median
 
 from whystuck.diagnose import codes
 from whystuck.diagnose.logs.cases.parts import find_time
+from whystuck.diagnose.logs.cases.uneven_work import list_uneven
 from whystuck.diagnose.logs.story import NOTE, Case
 from whystuck.diagnose.logs.view import LogView
 from whystuck.evidence.finding import Confidence
@@ -116,6 +117,8 @@ def _read_lines(view: LogView) -> _Times:
     Lines that have the times of several ranks count as if each had printed its own.
     """
     found: dict[str, dict[int, list[_Told]]] = {}
+    if list_uneven(view):
+        return {}  # who takes longer has more to do
     for event in view.list_signatures("progress.phases"):
         for phase, rank, ms in _read_times(event):
             told = [_Told(ms, event)] * min(event.count, _MOST_COUNTED)

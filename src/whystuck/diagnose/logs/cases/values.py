@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from whystuck.diagnose import codes
+from whystuck.diagnose.logs.cases.falling_scales import make_falling
 from whystuck.diagnose.logs.cases.parts import (
     find_exceptions,
     find_time,
@@ -16,6 +17,7 @@ from whystuck.diagnose.logs.cases.parts import (
 from whystuck.diagnose.logs.story import NOTE, OWN, Case
 from whystuck.diagnose.logs.view import LogView
 from whystuck.evidence.finding import Confidence
+from whystuck.evidence.live import PythonException
 from whystuck.evidence.logs.lines import LogEvent
 from whystuck.evidence.ranks import name_ranks
 
@@ -32,6 +34,14 @@ _LEAST, _SURE = 2, 3
 _MAX_LINES = 6
 # What a rank found in values of its own, before ranks added them up.
 _LOCAL = re.compile(r"\blocal\b")
+# Values of several ranks in one line: `r3 loss 2.1 | r4 loss nan`, `rank 3: 0.7, rank 4: inf`.
+_CELL = re.compile(
+    r"(?<!\w)(?:rank|rk?)[ =:#_]?(\d{1,6})[ =:]{1,3}(?:[a-z][\w/]{0,20}[ =:]{1,2})?"
+    r"([-+]?(?:nan|inf|\d{1,20}(?:\.\d{0,20})?(?:e[-+]?\d{1,3})?))\b",
+    re.IGNORECASE,
+)
+# How a program says that it gives up for such a value, which it need not name.
+_GIVES_UP = re.compile(r"\b(?:nan|inf|finite|diverg\w{1,4}|explod\w{1,4})\b", re.IGNORECASE)
 _NEXT_RUN = (
     "whystuck run --inspect finite -- COMMAND   # names the rank, the op and the step where it "
     "begins"
@@ -45,7 +55,7 @@ def make_not_finite(view: LogView) -> Iterator[Case]:
         for event in view.list_signatures("py.nan")
         if is_said(event) and not _OF_CHECK.search(event.text) and not _LEFT_OUT.search(event.text)
     ]
-    exceptions = find_exceptions(view, events)
+    exceptions = find_exceptions(view, events) or _find_checks(view, events)
     stops = [event for event in events if _STOPS.search(event.text)]
     count = sum(event.count for event in events)
     if not (exceptions or stops or count >= _LEAST):
@@ -59,7 +69,7 @@ def make_not_finite(view: LogView) -> Iterator[Case]:
     is_sure = has_nan and (is_end or count >= _SURE)
     who = name_ranks(ranks) if ranks else "the job"
     beside = f", while {name_ranks(others)} printed finite ones" if others else ""
-    tail = " and stopped for it" if is_end else ""
+    tail = "; the job stopped for it" if is_end else ""
     yield Case(
         code=codes.NOT_FINITE,
         summary=f"{who} printed a loss or norm that is {'NaN' if has_nan else 'Inf'}{beside}{tail}",
@@ -81,18 +91,37 @@ def make_not_finite(view: LogView) -> Iterator[Case]:
 def _choose(view: LogView, events: Sequence[LogEvent]) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Choose the one rank that printed them, where others show that they do not have them.
 
-    Many jobs print the loss of all by one rank.
+    Many jobs print the loss of all by one rank. Where a line has those of several ranks, the first
+    one in which they differ tells: the next step gives what one rank computed to all.
     """
+    for event in sorted(events, key=lambda event: (event.artifact, event.row)):
+        cells = {int(match[1]): match[2].lower() for match in _CELL.finditer(event.text)}
+        odd = {rank for rank, value in cells.items() if "n" in value}
+        if odd and len(odd) < len(cells):
+            return tuple(sorted(odd)), tuple(sorted(cells.keys() - odd))
     ranks = list_ranks(events)
     finite = frozenset[int]().union(*(file.loss_ranks for file in view.files))
     others = tuple(sorted(finite - set(ranks)))
     return (ranks, others) if len(ranks) == 1 and others else ((), ())
 
 
+def _find_checks(view: LogView, events: Sequence[LogEvent]) -> tuple[PythonException, ...]:
+    """Return what a program raised below such values as its own check of them."""
+    first: dict[str, int] = {}
+    for event in events:
+        first[event.artifact] = min(event.row, first.get(event.artifact, event.row))
+    return tuple(
+        item
+        for item in view.exceptions
+        if item.row > first.get(item.artifact, item.row) and _GIVES_UP.search(item.message)
+    )
+
+
 def make_skipped(view: LogView) -> Iterator[Case]:
     """Make the case of a scaler that gave up: each step overflowed at the smallest scale."""
     events = [event for event in view.list_signatures("scaler.floor") if is_said(event)]
     if not events:
+        yield from make_falling(view)
         return
     exceptions = find_exceptions(view, events)
     yield Case(

@@ -46,7 +46,8 @@ class ExtraCollective(DivergenceRule):
 
     Where no op was recorded, stacks alone can tell: all ranks wait and none runs, one or few are
     in another call than most, and the source lets only them make a collective, by a condition on
-    the rank. Without such a condition it is only `possible`.
+    the rank. Without such a condition it is only `possible`: of a barrier, or a call for the state
+    of a sharded model, beside ops of a step.
 
     Where other ranks make that very call, too, but from elsewhere, and its function makes it
     without a condition, as wrappers do, the line is that of the caller. This takes the source of

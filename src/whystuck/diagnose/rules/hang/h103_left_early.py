@@ -50,7 +50,9 @@ class LeftEarly(Rule):
 
     Where no op was recorded, stacks alone can tell: few ranks are past the loop that most are
     still in. It is `possible` for one of two ranks. Nobody is named when most ranks are past the
-    loop: the others may have made a call more in it.
+    loop: the others may have made a call more in it. Of stacks that somebody pasted without the
+    source, it is `possible` where few are in a collective behind a call of the same function, and
+    all others wait inside that call at several lines, in one op or for their devices.
 
     Of logs alone, a few ranks say that they leave the loop or have no more data, go on with nothing
     later, and others wait until a time limit. What all ranks say is the normal end of a loop; it is

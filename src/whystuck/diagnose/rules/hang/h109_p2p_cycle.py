@@ -8,11 +8,12 @@ from typing import ClassVar
 from whystuck.diagnose import codes
 from whystuck.diagnose.algorithms.stacks.frames import make_places
 from whystuck.diagnose.context.scene import Scene
+from whystuck.diagnose.context.suspects.crossed_transfers import find_crossed_transfers
 from whystuck.diagnose.logs.log_rule import tell_case
 from whystuck.diagnose.policy import Policy
 from whystuck.diagnose.rule import Blame, Rule
 from whystuck.diagnose.rule_kinds import place_waits
-from whystuck.evidence.finding import Confidence, Finding
+from whystuck.evidence.finding import Citation, Confidence, Finding
 from whystuck.evidence.ranks import name_ranks
 
 
@@ -37,6 +38,10 @@ class P2pCycle(Rule):
     the same half of a transfer. Of few among many, source that stands beside tells that each makes
     the other half with the same peer only later; then nobody is named.
 
+    Of stacks that somebody pasted with such source, ranks are named that are at one line of a send
+    or receive while all others wait in collectives behind it: whose transfers are over is the peer
+    of none of them.
+
     ## False alarms
 
     None are known.
@@ -59,6 +64,7 @@ class P2pCycle(Rule):
         """Yield a finding for a ring of point-to-point ops."""
         if not scene.wait_cycle.edges:
             yield from self._judge_stacks(scene, policy)
+            yield from self._judge_crossed(scene, policy)
             yield from (tell_case(self, case) for case in scene.story.of(self.code))
         if not scene.wait_cycle.edges or not all(wait.is_p2p for wait in scene.wait_cycle.edges):
             return
@@ -113,4 +119,29 @@ class P2pCycle(Rule):
                 scene.stacks.cite(rank, f"rank {rank} is in a transfer") for rank in ranks[:4]
             ],
             details={"ring": [], "ops": {}},
+        )
+
+    def _judge_crossed(self, scene: Scene, policy: Policy) -> Iterator[Finding]:
+        """Yield a finding of pasted stacks: some ranks are in one half, all others are past it."""
+        found = find_crossed_transfers(scene) if scene.movement.is_hung else None
+        if found is None or scene.suspects.explained:
+            return
+        frames = {rank: scene.stacks.positions[rank].frames for rank in found.ranks}
+        limit = policy.places_per_rank
+        yield self.make_finding(
+            f"{name_ranks(found.ranks)} wait for each other in {found.half}: each posts the other "
+            f"half only later; {name_ranks(found.others)} are past that",
+            Confidence.LIKELY,
+            Blame(
+                ranks=found.ranks,
+                victims=found.others,
+                where=[
+                    place for rank in frames for place in make_places(rank, frames[rank], limit)
+                ],
+            ),
+            because=[
+                *(scene.stacks.cite(rank, f"rank {rank} is in {found.half}") for rank in frames),
+                *(Citation(line.text, line.artifact, line.row) for line in found.source),
+            ],
+            details={"ring": [], "ops": dict.fromkeys(map(str, found.ranks), found.half)},
         )

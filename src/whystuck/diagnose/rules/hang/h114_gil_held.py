@@ -24,7 +24,8 @@ class GilHeld(SuspectRule):
 
     Native stacks of all threads (`gdb -batch -ex 'thread apply all bt'`) tell of it in one look, as
     `possible`: threads wait in `take_gil`, and the only other thread that runs Python is blocked in
-    an extension. `py-spy dump --native` tells who owns the GIL, too, and it is `likely`: the owner
+    an extension; where somebody has pasted the stacks and two threads wait or more, it may be busy
+    there as well. `py-spy dump --native` tells who owns the GIL, too, and it is `likely`: the owner
     may wait for a lock that one of the others holds.
 
     Of logs, it is the rank of which the watchdog of NCCL prints that it could not acquire the GIL:

@@ -43,13 +43,14 @@ class RendezvousFailed(LogRule):
     used the same address; different `MASTER_ADDR` or `MASTER_PORT`, where logs show the
     environment; a name that does not resolve; something else that listens at the address; a host
     that gave the others its loopback address, as its own name leads there; an address that refuses
-    or does not answer, of the store or, in what gloo and HCCL print, of another rank; and ranks
-    that did not come, by the store's count or the key that others wait for; and hosts that print,
-    but never joined as others of their kind did. Who joined only warns of a name without IPv6.
+    or does not answer, of the store or, in what gloo and HCCL print, of another rank; network cards
+    that NCCL could not connect; and ranks that did not come, by the store's count or the key that
+    others wait for; and hosts that print, but never joined as others of their kind did. Who joined
+    only warns of a name without IPv6.
 
     In `details`: `kind` is duplicate-rank, world-size, endpoint, unresolved, not-a-store, refused,
-    unreachable, missing-rank, missing-node, store-used-before, closed or timeout. `joined` and
-    `expected` count processes or nodes, `missing` are ranks; `host` and `port` are the address;
+    unreachable, cards, missing-rank, missing-node, store-used-before, closed or timeout. `joined`
+    and `expected` count processes or nodes, `missing` are ranks; `host` and `port` are the address;
     `variable` and `values` what differs.
 
     The line is that of the ranks named, by their stacks, else that at which others wait for them.

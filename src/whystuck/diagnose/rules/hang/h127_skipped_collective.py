@@ -49,6 +49,8 @@ class SkippedCollective(DivergenceRule):
 
     Where logs alone are there: one rank printed again and again that it caught an exception and
     goes on, the others waited until their time limit, and it did not.
+    Or the ranks that a tool or watchdogs name as missing print themselves that they leave something
+    out, as they have no data for it, and no other rank does.
 
     ## False alarms
 

@@ -6,11 +6,14 @@ from collections.abc import Iterator
 from ipaddress import ip_address, ip_network
 from typing import ClassVar
 
+from msgspec.structs import replace
+
+from whystuck.diagnose import codes
 from whystuck.diagnose.context.nccl_facts import NcclFacts, cite_lines
 from whystuck.diagnose.context.scene import Scene
 from whystuck.diagnose.nccl_rule import NcclRule
 from whystuck.diagnose.rule import Blame
-from whystuck.evidence.finding import Confidence, Finding
+from whystuck.evidence.finding import Confidence, Finding, Severity
 from whystuck.evidence.logs.lines import LogEvent
 
 # Hosts of one cluster mostly share so many bits.
@@ -31,7 +34,8 @@ class InterfaceWrong(NcclRule):
     The interface and address that NCCL names at its start, in a job of several hosts or where that
     very address was not reached: a name such
     as docker0, lo or virbr0; one address on two hosts; or different interfaces on networks that
-    differ in their first half. `details.kind` is local, shared-address or networks-differ.
+    differ in their first half. `details.kind` is local, shared-address or networks-differ. Where
+    the address of such an interface was not reached, that is why processes did not find each other.
 
     ## False alarms
 
@@ -45,6 +49,8 @@ class InterfaceWrong(NcclRule):
 
     code = "N428"
     name = "interface-wrong"
+    explains = (codes.RENDEZVOUS_FAILED,)
+    explains_from = Severity.ERROR
     remedies: ClassVar[tuple[str, ...]] = (
         "ip -br addr   # on each host: which interface has an address of the common network",
         "export NCCL_SOCKET_IFNAME=eth0 GLOO_SOCKET_IFNAME=eth0   # that interface, on all hosts",
@@ -61,7 +67,9 @@ class InterfaceWrong(NcclRule):
             events = [event for found in local.values() for event in found]
             names = " and ".join(sorted({name for name, _ in local}))
             text = f"NCCL uses {names}, which other hosts cannot reach"
-            yield self._tell("local", text, Confidence.LIKELY, facts, events)
+            finding = self._tell("local", text, Confidence.LIKELY, facts, events)
+            is_cause = _is_unreached(facts)
+            yield replace(finding, severity=Severity.ERROR) if is_cause else finding
         elif shared:
             address, hosts = min(shared.items())
             of_address = (found for key, found in facts.interfaces.items() if key[1] == address)

@@ -8,6 +8,7 @@ from typing import ClassVar
 from whystuck.diagnose import codes
 from whystuck.diagnose.context.scene import Scene
 from whystuck.diagnose.context.shared_wait import SharedWait
+from whystuck.diagnose.logs.log_rule import tell_case
 from whystuck.diagnose.policy import Policy
 from whystuck.diagnose.rule import Blame, Rule
 from whystuck.evidence.finding import Citation, Confidence, Finding, Severity, Verdict
@@ -36,6 +37,9 @@ class Imbalance(Rule):
     compared. Two ranks that are late in each step hide each other, and are told of here. A job that
     took less than a second, or less than a minute with fewer than 20 ops of a kind, is too short.
 
+    Of logs, ranks print for each step how much they had to do, such as tokens, and how long that
+    took: the times follow the work, and no rank takes longer than others for the same.
+
     ## False alarms
 
     Work that must be done by one rank alone, in a short job: an evaluation is a large share of it.
@@ -49,7 +53,7 @@ class Imbalance(Rule):
     name = "imbalance"
     quiet_verdict = Verdict.SLOW
     severity = Severity.NOTE
-    needs = ("ops",)
+    needs = ("ops", "logs")
     remedies: ClassVar[tuple[str, ...]] = (
         "give ranks equal work: batches of equal length, as many on each, stages of equal depth",
         "spread what one rank does alone (saving, logging, evaluation) over ranks, or do it beside",
@@ -60,6 +64,9 @@ class Imbalance(Rule):
         del policy
         wait = scene.pace.shared_wait
         if wait is None or not wait.is_for_peers:
+            # Of a job that whystuck watches, how long ranks wait is known.
+            if scene.evidence.incident.kind == "files":
+                yield from (tell_case(self, case) for case in scene.story.of(self.code))
             return
         yield self.make_finding(
             f"ranks wait for each other up to {wait.for_peers:.0%} of the time; {_name(wait)}",

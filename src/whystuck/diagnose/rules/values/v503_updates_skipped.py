@@ -78,6 +78,9 @@ class UpdatesSkipped(Rule):
     skip together.
 
     Of logs alone, it is the error of a scaler of DeepSpeed whose scale cannot be lowered any more.
+    Six skips in a row tell the same, each at the scale that the one before left, as DeepSpeed, apex
+    and fairseq print them, when no steps follow. It is no search of a new scaler where DeepSpeed
+    counts more steps than that takes, or the scale is below 1.
 
     `details`: `source` (`scaler`, `deepspeed` or `guard`), `reason` (`skips`, `falling` or
     `ranks-differ`), `skipped` `of` the last updates, `since_step` and `since_update` of the first

@@ -26,12 +26,21 @@ DEVICE_MARKS = (
     b"SW Thermal Slowdown",
     b"rank i ",
     b"rank N ",
+    b"rank == gpu",
+    b"rank == GPU",
+    b"rank = gpu",
+    b"rank = GPU",
+    b"rank is the gpu",
+    b"rank is the GPU",
+    b"rank equals",
 )
 BUS = re.compile(r"^GPU (0000[0-9A-Fa-f]{0,4}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.\d)")
 _REASON = re.compile(r"^\s*([HS]W (?:Thermal |Power Brake )?Slowdown)\s*: Active\s*$")
 _SAME = re.compile(
     r"\brank (?:i|N)\b ?(?:=|==|is|<->|->|uses|on|runs on|sits on) ?"
-    r"(?:gpu|cuda|device)[ :_]?(?:i|N)\b",
+    r"(?:gpu|cuda|device)[ :_]?(?:i|N)\b"
+    r"|\b(?P<local>local[_ ])?rank ?(?:=|==|is|equals)(?: the)? ?(?:gpu|cuda|device)[ _]?"
+    r"(?:index|id|idx|number)\b",
     re.IGNORECASE,
 )
 # What columns are called, by release and by option.
@@ -79,8 +88,9 @@ class DeviceReader:
             self._bus = match[1]
         elif (match := _REASON.match(text)) and self._bus:
             yield TabledSeen("table.slowdown", row, line, {"bus": self._bus, "reason": match[1]})
-        elif _SAME.search(text):
-            yield TabledSeen("table.rank_is_device", row, line, {})
+        elif match := _SAME.search(text):
+            groups = {"of": "host"} if match["local"] else {}
+            yield TabledSeen("table.rank_is_device", row, line, groups)
 
     def _begins(self, text: str) -> bool:
         if asked := _ASKED.search(text):

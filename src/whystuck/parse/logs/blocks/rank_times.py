@@ -22,7 +22,7 @@ TIME_MARKS = (
 )
 
 _PHASE = re.compile(r"^\s{0,8}([A-Za-z][\w/-]{1,60}):\s*$")
-_RANK_ROW = re.compile(r"^\s{0,12}rank\s{1,6}(\d{1,7}): (\d{1,12}(?:\.\d{1,6})?)\s*$")
+_RANK_ROW = re.compile(r"^\s{0,12}rank\s{1,6}(\d{1,7}):\s{1,8}(\d{1,12}(?:\.\d{1,6})?)\s*$")
 _NUMBER = re.compile(r"^\s*(\d{1,12}(?:\.\d{1,6})?)\s*$")
 # `rank  fwd_ms  bwd_ms`, also with bars between the columns
 _HEAD = re.compile(r"^[\s|]{0,12}rank[\s|,]{1,20}(\S.{0,300})$", re.IGNORECASE)

@@ -10,7 +10,11 @@ from whystuck.evidence.ranks import MAX_RANK
 from whystuck.parse.logs.blocks.tabled import MAX_STRANGERS, TabledSeen
 from whystuck.parse.logs.lines import LogLine
 
-RECORDER_MARKS = (b"coll_seq", b"collective_seq", b"seq_id", b"| state", b"profiling_name")
+_BACKENDS = ("nccl", "gloo", "hccl", "xccl", "ucc", "mpi")
+RECORDER_MARKS = (
+    b"coll_seq", b"collective_seq", b"seq_id", b"| state", b"profiling_name",
+    *(f"{one}:".encode() for one in _BACKENDS),
+)  # fmt: skip
 # What columns are called.
 _COLUMNS = {
     "own": ("rank", "global_rank", "r"),
@@ -22,6 +26,12 @@ _COLUMNS = {
 _NEEDED = {"own", "seq", "op", "state"}
 _STATE = re.compile(r"^(?:scheduled|started|completed)$")
 _MOST_COLUMNS = 24
+# `3 5032 nccl:all_reduce [[8]] started train.py 188`, as a loop over entries prints them
+_BARE = re.compile(
+    r"^[\s(\[]{0,4}(?:rank\s?|r)?(?P<own>\d{1,7})[,:\s]{1,3}(?P<seq>\d{1,12})[,\s]{1,3}['\"]?"
+    rf"(?:{'|'.join(_BACKENDS)}):(?P<op>\w{{2,40}})['\"]?[,\s]"
+    r"(?:.{0,400}?[\s,'\"])?(?P<state>scheduled|started|completed)\b"
+)
 _OP_PREFIX = re.compile(r"^\w{1,12}:")
 
 
@@ -44,6 +54,8 @@ class RecorderReader:
             return
         if self._columns:
             yield from self._read_entry(line, row)
+        elif is_mark and (entry := _BARE.match(line.text)) and int(entry["own"]) <= MAX_RANK:
+            yield TabledSeen("table.entry", row, line, {"group": "", **entry.groupdict()})
 
     def _begins(self, text: str) -> bool:
         mark = next((one for one in "|," if one in text), "")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from whystuck.parse.logs.blocks.device_rows import DEVICE_MARKS, DeviceReader
+from whystuck.parse.logs.blocks.exit_status import STATUS_MARKS, StatusReader
 from whystuck.parse.logs.blocks.file_sizes import SIZE_MARKS, SizeReader
 from whystuck.parse.logs.blocks.kernel_waits import WAIT_MARKS, WaitReader
 from whystuck.parse.logs.blocks.limit_rows import LIMIT_MARKS, LimitReader
@@ -31,6 +32,7 @@ TABLE_MARKS = (
     *VALUE_MARKS,
     *LIMIT_MARKS,
     *SIZE_MARKS,
+    *STATUS_MARKS,
 )
 
 
@@ -50,6 +52,7 @@ class TableReader:
             ValueReader(),
             LimitReader(),
             SizeReader(),
+            StatusReader(),
         )
 
     @property

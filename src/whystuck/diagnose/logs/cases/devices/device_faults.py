@@ -122,8 +122,11 @@ def _find_unsigned(view: LogView) -> set[int]:
     rank = view.find_rank_of_pid(pid) if pid else None
     if rank is not None:
         return {rank}
-    is_told = spared is not None and spared.rank >= 0 and pid in (0, spared.pid)
-    return {spared.rank} if spared is not None and is_told else set()
+    if spared is not None and spared.rank >= 0 and pid in (0, spared.pid):
+        return {spared.rank}
+    # Whom others wait for, and who does not say that it waits.
+    named = view.votes.keys() - list_ranks(view.list_events(codes.COLLECTIVE_TIMEOUT, "cause"))
+    return set(named) if len(named) == 1 and not pid else set()
 
 
 def _find_rank(view: LogView, event: LogEvent) -> int | None:

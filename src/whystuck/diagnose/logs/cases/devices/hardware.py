@@ -284,7 +284,8 @@ def is_before_boot(view: LogView, events: list[LogEvent]) -> bool:
 def _is_device_sign(event: LogEvent) -> bool:
     if event.role == "context":
         return False
-    return event.signature.startswith(_DEVICE_SIGNS) or bool(_DEVICE_WORDS.search(event.text))
+    is_sign = event.code == codes.DEVICE_FAULT or event.signature.startswith(_DEVICE_SIGNS)
+    return is_sign or bool(_DEVICE_WORDS.search(event.text))
 
 
 def _is_card_event(event: LogEvent, *nodes: str) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 
 from whystuck.diagnose import codes
 from whystuck.diagnose.algorithms.failures.causes import find_byte_counts, is_size_complaint
+from whystuck.diagnose.logs.cases.ops.told_shapes import OddShapes, find_odd_shapes
 from whystuck.diagnose.logs.cases.parts import find_time, is_said, list_ranks, place_exceptions
 from whystuck.diagnose.logs.story import OWN, Case
 from whystuck.diagnose.logs.view import LogView
@@ -25,6 +26,7 @@ _RUNS = re.compile(
 )
 # What torch, and what the transports of NCCL and HCCL say.
 _SIGNATURES = ("c10d.mismatch", "nccl.size_mismatch", "hccl.mismatch")
+_MAX_SHOWN = 4
 # What HCCL calls the op in its comparison of two calls.
 _HCCL_OP = {"tag", "opType", "cmdType", "op"}
 _WORDS = {
@@ -136,20 +138,33 @@ def _make_complaint(view: LogView, events: list[LogEvent]) -> Iterator[Case]:
         else "other bytes than were expected"
     )
     whats = {event.groups.get("what") or event.groups.get("what2") or "" for event in told}
+    code = codes.OP_MISMATCH if whats & _HCCL_OP else codes.SHAPE_MISMATCH
+    odd = find_odd_shapes(view, counts) if counts and code == codes.SHAPE_MISMATCH else None
+    shapes = {str(rank): list(shape) for rank, shape in odd.shapes.items()} if odd else {}
+    met = f"{name_ranks(ranks) if ranks else 'a rank'} met {got}"
     yield Case(
-        code=codes.OP_MISMATCH if whats & _HCCL_OP else codes.SHAPE_MISMATCH,
-        summary=f"{name_ranks(ranks) if ranks else 'a rank'} met {got}: ranks gave tensors of "
-        "different size to one collective, or are in different collectives",
+        code=code,
+        summary=f"{name_ranks(odd.ranks)} gave a tensor of another size to a collective than the "
+        f"others ({_show_shapes(odd)}): {met}"
+        if odd
+        else f"{met}: ranks gave tensors of different size to one collective, or are in different "
+        "collectives",
         tier=OWN,
-        lines=tuple(told),
+        ranks=odd.ranks if odd else (),
+        lines=(*told, *(odd.lines if odd else ())),
         exceptions=raised,
-        victims=tuple(ranks),
+        victims=tuple(rank for rank in ranks if not odd or rank not in odd.ranks),
         time=find_time(told, raised),
-        confidence=Confidence.POSSIBLE,
-        details={"group": "", "sequence": 0, "ops": {}, "shapes": {}}
+        confidence=Confidence.LIKELY if odd else Confidence.POSSIBLE,
+        details={"group": "", "sequence": 0, "ops": {}, "shapes": shapes}
         | ({"bytes": list(counts)} if counts else {}),
-        scope=frozenset(ranks),
+        scope=frozenset(ranks) | view.ranks if odd else frozenset(ranks),
     )
+
+
+def _show_shapes(odd: OddShapes) -> str:
+    shown = (*odd.ranks, *(rank for rank in odd.shapes if rank not in odd.ranks))[:_MAX_SHOWN]
+    return ", ".join(f"rank {rank}: {list(odd.shapes[rank])}" for rank in shown)
 
 
 def _find_sizes(events: list[LogEvent]) -> tuple[int, int] | None:

@@ -41,8 +41,8 @@ def make_transfer_rings(view: LogView) -> Iterator[Case]:
         return
     (kind,) = kinds
     is_whole = set(halves) == set(view.ranks)
-    calls = _list_calls(view)
-    if not (is_whole or _goes_both_ways(calls, kind)):
+    calls = list_transfer_calls(view)
+    if not (is_whole or makes_half_first(calls, kind)):
         return
     ranks = tuple(sorted(halves))
     events = tuple(half.event for half in halves.values() if half.event is not None)
@@ -77,12 +77,12 @@ def _list_halves(view: LogView) -> Mapping[int, _Half]:
     return found if all(half.kind in _KINDS for half in found.values()) else {}
 
 
-def _list_calls(view: LogView) -> list[LogEvent]:
+def list_transfer_calls(view: LogView) -> list[LogEvent]:
     """Return the calls of transfers in source that stands beside, in its order."""
     return sorted(view.list_signatures("source.transfer"), key=lambda one: (one.artifact, one.row))
 
 
-def _goes_both_ways(calls: Sequence[LogEvent], kind: str) -> bool:
+def makes_half_first(calls: Sequence[LogEvent], kind: str) -> bool:
     """Tell whether source lets all make this half first, and the other half with the same peer.
 
     Whoever the peer is, it goes through the same lines. Where the order depends on something, both
@@ -91,6 +91,8 @@ def _goes_both_ways(calls: Sequence[LogEvent], kind: str) -> bool:
     told = [(call.groups["call"].lower(), _find_peer(call)) for call in calls]
     if len(told) != _PAIR or any(name not in _KINDS for name, _ in told):
         return False
+    if any(call.count > 1 for call in calls):
+        return False  # the same lines stand there again, maybe in the other order
     (first, peer), (second, other) = told
     return first == kind != second and peer == other != ""
 

@@ -1,0 +1,128 @@
+"""S308 by what ranks print of each step: who has more work takes longer, and nobody is slow."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from statistics import StatisticsError, correlation, fmean, linear_regression, median
+
+from whystuck.diagnose import codes
+from whystuck.diagnose.logs.cases.parts import find_time
+from whystuck.diagnose.logs.story import NOTE, Case
+from whystuck.diagnose.logs.view import LogView
+from whystuck.evidence.logs.lines import LogEvent
+from whystuck.evidence.ranks import MAX_RANK, name_ranks
+
+_MAX_LINES = 6
+_LEAST_RANKS, _LEAST_LINES = 3, 9
+# Work explains the times where they lie on one line, and no rank is off it by so much of the mean.
+_CORRELATED, _OFF = 0.97, 0.06
+# In most steps, the slowest rank takes this much longer than the middle one: others wait for it.
+_UNEVEN, _MOST = 1.15, 0.5
+_LEAST_MS = 5.0
+_RANK = re.compile(r"\b(?:rank|rk|worker|r)[ _=:#]{0,2}(\d{1,7})\b", re.IGNORECASE)
+_UNITS = (
+    r"(?:tokens?|toks?|samples?|seqs?|sequences?|frames?|nodes?|edges?|atoms?|points?|boxes|images?"
+    r"|imgs?|pixels?|patches|seq_?len|(?:num|n)_[a-z]{3,20})"
+)
+# `tokens 6144`, `n_tokens=6144`, `6144 tokens`; what is counted in a second is no work.
+_WORK = re.compile(
+    rf"\b{_UNITS}[ =:]{{1,8}}(\d{{1,12}})(?![\w./])|\b(\d{{1,12}}) {_UNITS}(?![\w/])(?! ?per )",
+    re.IGNORECASE,
+)
+_TIME = re.compile(
+    r"\b(?:fwd|forward|bwd|backward|compute)[A-Za-z_/+-]{0,30}(?: time)?[ =:]{1,4}"
+    r"(\d{1,9}(?:\.\d{1,6})?) ?(ms|us|s)\b"
+)
+_MS = {"s": 1000.0, "us": 0.001, "ms": 1.0}
+
+
+@dataclass(frozen=True)
+class _Told:
+    """What a rank did in a step, and how long it took."""
+
+    rank: int
+    work: int
+    ms: float
+    event: LogEvent
+
+
+def make_uneven_work(view: LogView) -> Iterator[Case]:
+    """Make the case of steps whose slowest rank is the one that had most to do."""
+    told = list_uneven(view)
+    if not told:
+        return
+    rounds = _part(told)
+    last = [max(one, key=lambda each: each.ms) for one in rounds]
+    slowest = sorted({each.rank for each in last})
+    worst = max(last, key=lambda each: each.ms)
+    middle = median(each.ms for each in told)
+    yield Case(
+        code=codes.IMBALANCE,
+        summary=f"ranks have unequal work: the time of a step follows how much a rank has to do, "
+        f"up to {worst.ms:.0f} ms for {worst.work} where the median is {middle:.0f} ms; no rank is "
+        f"slow ({name_ranks(slowest)} {'was' if len(slowest) == 1 else 'were'} last in "
+        f"{len(rounds)} steps)",
+        tier=NOTE,
+        lines=tuple(each.event for each in last[:_MAX_LINES]),
+        time=find_time([each.event for each in told]),
+        details={"caused_by_rank": {}},
+    )
+
+
+def list_uneven(view: LogView) -> list[_Told]:
+    """Return what ranks print of their steps, where work explains the time of each.
+
+    Returns:
+        Nothing where ranks are alike, where they print no work, or where one is slow for its work.
+    """
+    events = sorted(
+        view.list_signatures("progress.phases"), key=lambda one: (one.artifact, one.row)
+    )
+    told = [one for event in events if (one := _read(event)) is not None]
+    ranks = {one.rank for one in told}
+    if len(ranks) < _LEAST_RANKS or len(told) < _LEAST_LINES:
+        return []
+    work, times = [float(one.work) for one in told], [one.ms for one in told]
+    try:
+        slope, base = linear_regression(work, times)
+        is_explained = slope > 0 and correlation(work, times) >= _CORRELATED
+    except StatisticsError:
+        return []  # all have the same work
+    off = {
+        rank: fmean(one.ms - base - slope * one.work for one in told if one.rank == rank)
+        for rank in ranks
+    }
+    is_fair = max(map(abs, off.values())) <= _OFF * fmean(times)
+    return told if is_explained and is_fair and _is_uneven(told) else []
+
+
+def _is_uneven(told: Sequence[_Told]) -> bool:
+    rounds = _part(told)
+    late = 0
+    for one in rounds:
+        times = [each.ms for each in one]
+        late += max(times) > max(_UNEVEN * median(times), median(times) + _LEAST_MS)
+    return len(rounds) >= _LEAST_RANKS and late > _MOST * len(rounds)
+
+
+def _part(told: Sequence[_Told]) -> list[list[_Told]]:
+    """Part lines into steps, in which each rank prints one; those that lack ranks are left out."""
+    rounds: list[list[_Told]] = [[]]
+    for one in told:
+        if any(one.rank == other.rank for other in rounds[-1]):
+            rounds.append([])
+        rounds[-1].append(one)
+    count = len({one.rank for one in told})
+    return [one for one in rounds if len(one) == count]
+
+
+def _read(event: LogEvent) -> _Told | None:
+    text = event.text
+    work, time = _WORK.search(text), _TIME.search(text)
+    said = _RANK.search(text)
+    rank = event.rank if event.rank >= 0 or said is None else int(said[1])
+    if work is None or time is None or not 0 <= rank <= MAX_RANK or event.count > 1:
+        return None
+    return _Told(rank, int(work[1] or work[2]), float(time[1]) * _MS[time[2]], event)

@@ -1,0 +1,86 @@
+"""Shapes that ranks print before gloo meets messages of two sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from tests.logs.test_told import first_of, say
+
+from whystuck.evidence.finding import Report
+from whystuck.pipeline import read_evidence
+
+ABORT = [
+    "terminate called after throwing an instance of 'gloo::EnforceNotMet'",
+    (
+        "  what():  [enforce fail at /pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:446] "
+        "op.preamble.length <= op.nbytes. {0} vs {1}"
+    ),
+]
+PRINTS = {
+    "size": "[rank{0}]: batch 78 preds torch.Size([{1}, 4])",
+    "shape": "[default{0}]:step 78 | logits.shape=({1}, 4) loss 2.1",
+    "barred": "{0} | batch 78 | x shape: [{1}, 4]",
+}
+EARLIER = {form: text.replace("78", "77") for form, text in PRINTS.items()}
+
+
+def judge(
+    folder: Path, sizes: Sequence[int], *, form: str = "size", met: tuple[int, int] = (1024, 796)
+) -> Report:
+    order = [3, 1, 0, 2][: len(sizes)]
+    lines = [EARLIER[form].format(rank, 64) for rank in sorted(order)]
+    lines += [PRINTS[form].format(rank, sizes[rank]) for rank in order if rank < len(sizes)]
+    return say(folder, *lines, *(line.format(*met) for line in ABORT))
+
+
+@pytest.mark.parametrize("form", PRINTS)
+def test_rank_whose_last_tensor_is_as_large_as_what_came_is_named(
+    tmp_path: Path, form: str
+) -> None:
+    finding = first_of(judge(tmp_path, [64, 49, 64, 64], form=form, met=(784, 1024)))
+
+    assert (finding.code, finding.confidence) == ("H106", "likely")
+    assert finding.culprits.ranks == [1]
+    assert finding.details["shapes"]["1"] == [49, 4]
+
+
+def test_size_of_elements_is_any_that_fits_both(tmp_path: Path) -> None:
+    finding = first_of(judge(tmp_path, [64, 64, 64, 80], met=(512, 640)))
+
+    assert finding.culprits.ranks == [3]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "met"),
+    [
+        ([64, 49, 64, 64], (1024, 800)),
+        ([64, 49, 49, 64], (1024, 784)),
+        ([64, 49, 50, 64], (1024, 784)),
+        ([64, 64, 64, 64], (1024, 784)),
+        ([64, 49], (1024, 784)),
+    ],
+    ids=["other bytes", "two sides", "three sizes", "one size", "two ranks"],
+)
+def test_shapes_that_do_not_explain_the_bytes_blame_nobody(
+    tmp_path: Path, sizes: list[int], met: tuple[int, int]
+) -> None:
+    finding = first_of(judge(tmp_path, sizes, met=met))
+
+    assert (finding.code, finding.confidence, finding.culprits.ranks) == ("H106", "possible", [])
+
+
+def test_shapes_alone_are_no_fault(tmp_path: Path) -> None:
+    lines = [PRINTS["size"].format(rank, 49 + rank) for rank in range(4)]
+
+    assert not say(tmp_path, *lines).findings
+
+
+def test_rows_of_a_table_are_of_no_ranks(tmp_path: Path) -> None:
+    (tmp_path / "layers.log").write_text("2 | conv | 9\n0 | stem | 3\n1 | head | 4\n")
+    (tmp_path / "ranks.log").write_text("1 | step 1\n0 | step 1\n0 | step 2\n1 | step 2\n")
+
+    ranks = {file.artifact: file.ranks for file in read_evidence(tmp_path).logs.files}
+
+    assert ranks == {"layers.log": frozenset(), "ranks.log": {0, 1}}

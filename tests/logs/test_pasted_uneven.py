@@ -1,0 +1,104 @@
+"""Times of steps beside how much each rank had to do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.logs.test_told import say
+
+from whystuck.evidence.finding import Report
+
+FORMS = {
+    "boxes": "[s {step}][rk {rank}] tokens {work:>6}  fwd+bwd {s:.3f}s",
+    "bars": "[rank{rank}]: step {step} | n_tokens={work} | fwd {ms:.1f} ms | loss 2.11",
+    "words": "rank {rank} step {step}: {work} tokens, forward time: {ms:.1f} ms, {rate} tokens/s",
+}
+WORK = [
+    [6144, 5980, 7011, 15872],
+    [6320, 14904, 6833, 6010],
+    [12480, 6604, 7122, 5890],
+    [6002, 7040, 16001, 6544],
+]
+Cost = Callable[[int, int], float]
+
+
+def write(form: str, work: list[list[int]], cost: Cost) -> list[str]:
+    lines = []
+    for step, of_step in enumerate(work):
+        for rank, count in enumerate(of_step):
+            ms = cost(rank, count)
+            told = {"step": 7001 + step, "rank": rank, "work": count, "rate": 10000 + 7 * rank}
+            lines.append(FORMS[form].format(**told, ms=ms, s=ms / 1000))
+    return lines
+
+
+def by_work(rank: int, count: int) -> float:
+    return count / 10 + 4 + rank
+
+
+def judge(folder: Path, *lines: str) -> Report:
+    return say(folder, "Is gpu 3 bad? util is around 55 % on all four", *lines)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("prefix", ["", "w0-1 | "])
+def test_times_that_follow_the_work_blame_nobody(tmp_path: Path, form: str, prefix: str) -> None:
+    lines = [f"{prefix}{line}" for line in write(form, WORK, by_work)]
+    report = judge(tmp_path, *lines)
+
+    assert [(one.code, one.culprits.ranks) for one in report.findings] == [("S308", [])]
+
+
+def test_fixed_costs_of_a_step_hide_nothing(tmp_path: Path) -> None:
+    lines = write("bars", WORK, lambda rank, count: 300 + by_work(rank, count))
+
+    assert [one.code for one in judge(tmp_path, *lines).findings] == ["S308"]
+
+
+def test_rank_that_always_has_most_work_is_not_slow(tmp_path: Path) -> None:
+    work = [[6000 + 10 * step, 6100, 6050, 15000 + 10 * step] for step in range(4)]
+
+    report = judge(tmp_path, *write("bars", work, by_work))
+
+    assert [(one.code, one.culprits.ranks) for one in report.findings] == [("S308", [])]
+
+
+def test_rank_that_is_slow_for_its_work_is_named(tmp_path: Path) -> None:
+    lines = write("bars", [[6144] * 4] * 4, lambda rank, count: count / (7 if rank == 3 else 10))
+
+    report = judge(tmp_path, *lines)
+
+    assert [(one.code, one.culprits.ranks) for one in report.findings] == [("S301", [3])]
+
+
+@pytest.mark.parametrize(
+    ("work", "cost"),
+    [
+        pytest.param(WORK, lambda rank, count: count / (7 if rank == 3 else 10), id="one is slow"),
+        pytest.param(WORK, lambda rank, _: 600 + 90 * rank, id="times of ranks"),
+        pytest.param(WORK, lambda _, count: 900 - count / 40, id="more work in less time"),
+        pytest.param(WORK[:2], by_work, id="two steps"),
+        pytest.param([[6000, 6020, 6010, 6030]] * 4, by_work, id="equal work"),
+        pytest.param([[of[0]] * 4 for of in WORK], by_work, id="steps differ, ranks do not"),
+        pytest.param([of[:2] for of in WORK], by_work, id="two ranks"),
+    ],
+)
+def test_times_that_work_does_not_explain_are_no_imbalance(
+    tmp_path: Path, work: list[list[int]], cost: Cost
+) -> None:
+    report = judge(tmp_path, *write("bars", work, cost))
+
+    assert all(one.code != "S308" for one in report.findings)
+
+
+def test_counts_in_a_second_are_no_work(tmp_path: Path) -> None:
+    lines = [
+        f"[rank{rank}]: step {step} | {count} tokens/s | tokens per s {count} | fwd {ms:.1f} ms"
+        for step, of_step in enumerate(WORK)
+        for rank, count in enumerate(of_step)
+        for ms in [by_work(rank, count)]
+    ]
+
+    assert all(one.code != "S308" for one in judge(tmp_path, *lines).findings)
