@@ -23,6 +23,8 @@ from whystuck.parse.ras_json import read_ras_json
 
 MAX_BYTES = 8 << 20
 _MAX_LINES = 400_000
+# Ranks in such a list have less.
+_MAX_LINE = 8192
 _PROTOCOL = re.compile(r"\s*(?:(?:SERVER PROTOCOL [0-9]{1,9}|OK|ERROR: [^\n]{0,200})\n)*")
 _VERSION = re.compile(r"NCCL version (\S{1,40}) compiled with CUDA")
 _GROUP = re.compile(
@@ -248,7 +250,7 @@ def _parse_text(text: str) -> RasStatus:
         raise ParseError("the answer of NCCL RAS is cut")
     reader = _Text()
     for line in text.split("\n"):
-        reader.read(line)
+        reader.read(line[:_MAX_LINE])
     return RasStatus(
         version=version[1],
         comms=tuple(draft.make(name) for name, draft in reader.comms.items()),

@@ -153,7 +153,7 @@ def _sniff_small_json(name: str, text: bytes) -> Kind | None:
 _JSON = re.compile(rb"""\{\s*["}]|\[\s*(?:[\[{"\]]|-?\d[\d.eE+-]*\s*(?:,(?!\d+\]<)|\]\s*$))""")
 # One object in a line, and something else in the next.
 _JSON_FIRST = re.compile(rb"""\{[^\n]{0,65000}\}[ \t\r]*\n\s*\S""")
-_JSON_LINE = re.compile(rb"""\{[^\n]{0,65000}"(?:log|msg|message)"\s*:[^\n]*\}\s*(?:\n|$)""")
+_JSON_LINE = re.compile(rb"""\{(?=[^\n]{0,65000}"(?:log|msg|message)"\s*:)[^\n]*\}\s*(?:\n|$)""")
 # All that faulthandler writes.
 _FAULT_LINE = re.compile(
     r"\s*$|Fatal Python error: |(?:Current thread|Thread) 0x|Stack \(most|  File |  \.\.\.|  <|"

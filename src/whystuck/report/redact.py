@@ -29,17 +29,19 @@ _NODE_KEYS = ("node", "nodes", "host", "hosts", "hostname")
 _WORD = re.compile(r"[\w-]+")
 # Names of hosts and users with a dot or another odd character, such as `n1.cluster`.
 _MAX_ODD = 256
-_RANK_FOLDER = re.compile(r"([^/\s]+)/rank-\d+(?=/|$)")
+_RANK_FOLDER = re.compile(r"(?<![^/\s])([^/\s]+)/rank-\d+(?=/|$)")
 _PATH = re.compile(r"(?<![\w.…~])~?(?:/[^/\s'\"`:,;()<>\[\]]+)+/?")
 _HOME = re.compile(r"/(?:home|Users|users)/([^/\s'\"`:,;]+)")
 _ENVIRONMENT = re.compile(r"\b([A-Z][A-Z0-9_]{2,})=(\"[^\"]*\"|'[^']*'|[^\s,;)]+)")
-_MAIL = re.compile(r"\b[\w.+-]+@[\w-]+(?:\.[\w-]+)*")
+# One that stands right behind another is part of the same match: no match begins inside a word.
+_DOMAIN_OF_MAIL = r"@[\w-]++(?:\.[\w-]++)*+"
+_MAIL = re.compile(rf"(?<![\w.+-])[\w.+-]+{_DOMAIN_OF_MAIL}(?:(?:[.+][\w.+-]*)?{_DOMAIN_OF_MAIL})*")
 _IPV4 = re.compile(r"\b(?:\d{1,3}\.){3}\d{1,3}\b")
 _IPV6 = re.compile(r"(?<![\w:])(?:[0-9a-fA-F]{0,4}:){3,7}[0-9a-fA-F]{1,4}(?![\w:])")
 # `name:29500`, as connections and NCCL's log prefix write it; file:line has an extension.
-_HOST_PORT = re.compile(r"(?<![\w./-])(?!localhost\b)([A-Za-z][\w-]*\d[\w-]*)(?=:\d{4,}\b)")
+_HOST_PORT = re.compile(r"(?<![\w./-])(?!localhost\b)([A-Za-z](?=[\w-]*\d)[\w-]*+)(?=:\d{4,}\b)")
 _DOMAIN = re.compile(
-    r"\b[\w-]+(?:\.[\w-]+)*\.(?:local|internal|lan|corp|cluster|com|net|org|io|cloud|edu|dev)\b"
+    r"(?<![\w-])(?<![\w-]\.)[\w-]+(?:\.[\w-]+)*\.(?:local|internal|lan|corp|cluster|com|net|org|io|cloud|edu|dev)\b"
 )
 
 

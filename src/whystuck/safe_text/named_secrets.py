@@ -46,7 +46,7 @@ _STAND_IN = re.compile(
 _CODE = re.compile(
     r"(?:(?:self|cls|args|cfg|conf|config|opts?|options|settings|kwargs|os|env|environ|params"
     r"|hparams|context)\.[A-Za-z_.]+|(?:[A-Za-z]+[_.])*(?:password|passwd|token|secret|key|pass|passphrase)"
-    r"|[A-Za-z_]+(?:[_.](?:password|passwd|token|secret|key|pass|passphrase))[A-Za-z_.]*)[.:,;]?$",
+    r"|(?=[A-Za-z_]+[_.](?:password|passwd|token|secret|key|pass|passphrase))[A-Za-z_.]+)[.:,;]?$",
     re.IGNORECASE,
 )
 _NEXT_OPTION = re.compile(r"--?[A-Za-z][\w.\-]*$")
@@ -66,7 +66,7 @@ _MODEL_TOKEN = re.compile(
     r"|n|per|stop|start|end|begin|prompt|new|input|output|target|decoder|draft|cur|current|added)[_\-.]?$",
     re.IGNORECASE,
 )
-_VARIABLE = re.compile(r"[A-Z][A-Z0-9]*_[A-Z0-9_]*$")
+_VARIABLE = re.compile(r"(?<![A-Z0-9_])[0-9_]*[A-Z][A-Z0-9]*_[A-Z0-9_]*$")
 _TOKEN_LETTERS = re.compile(r"[A-Za-z0-9_\-.+/=~%]{6,}$")
 MIN_RANDOM = 16
 _MIN_OPTION = 6

@@ -33,7 +33,7 @@ _MAX_LINE_CHARS: Final = 1000
 _NUMBER: Final = re.compile(r"[0-9]+(?:\.[0-9]+)?")
 _CELLS: Final = 3
 _PROCESS_CELLS: Final = 4
-_PAIR: Final = re.compile(r"(?P<used>[0-9]+)\s*/\s*(?P<total>[0-9]+)")
+_PAIR: Final = re.compile(r"(?<![0-9])(?P<used>[0-9]+)\s*/\s*(?P<total>[0-9]+)")
 _KEY_VALUE: Final = re.compile(r"\s*(?P<key>[A-Za-z][^:]{0,80}?)\s*:\s*(?P<value>\S.{0,100}?)\s*")
 _NOTHING: Final = frozenset({"", "-", "--", "NA", "N/A"})
 

@@ -30,7 +30,7 @@ _LATE_NS = 30 * _NS_PER_S
 _MOST_COMPARED = 1_000_000
 # `pod/NAME`, and a row of `kubectl get pods`.
 _POD = re.compile(
-    r"\bpods?/(?:\S+/)?(?P<pod>[a-z0-9][\w.-]*)"
+    r"\bpods?/(?:\S{1,300}/)?(?P<pod>[a-z0-9][\w.-]*)"
     r"|^(?P<row>[a-z0-9][\w.-]{0,200})\s{1,40}\d{1,3}/\d{1,3}\s{1,20}[A-Z]"
 )
 # Peers that a line names, by the signature of the line and the group that holds them.

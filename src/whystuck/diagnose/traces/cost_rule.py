@@ -18,8 +18,8 @@ _MAX_NAME = 60
 _BOTH = 2
 _TEMPLATE = re.compile(r"<[^<>]*>")
 # Places as Kineto writes Python frames, `train.py(12): step`, and as people do, `train.py:12`.
-_FRAME = re.compile(r"(?P<file>[^()\s][^()]*)\((?P<line>\d+)\)(?::\s*(?P<function>.+))?")
-_PLACE = re.compile(r"(?P<file>\S.*?):(?P<line>\d+)(?::?\s+(?:in\s+)?(?P<function>.+))?")
+_FRAME = re.compile(r"(?P<file>[^()\s][^()]*)\((?P<line>\d+)\)(?::\s*+(?P<function>.+))?")
+_PLACE = re.compile(r"(?=.+\Z)(?P<file>\S.*?):(?P<line>\d+)(?::?\s++(?:in\s++)?(?P<function>.+))?")
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import re
 # Only a number that the job counts on from a checkpoint tells progress; one that starts anew does
 # no harm, as it is not larger than that of the round before.
 _STEP = re.compile(
-    rb"(?i)\b(?:global[ _-]?)?(?:step|iter(?:ation)?)s?[ \t]*[:=#\[]?[ \t]*(\d{1,12})\b"
+    rb"(?i)\b(?:global[ _-]?)?(?:step|iter(?:ation)?)s?[ \t]{0,20}[:=#\[]?[ \t]{0,20}(\d{1,12})\b"
 )
 NO_STEP = -1
 

@@ -73,7 +73,7 @@ _CLOSING = re.compile(r"Sending process (\d+) closing signal (SIG\w+)")
 _DEEPSPEED = re.compile(r"exits with return code = (-?\d+)")
 _DEEPSPEED_RANK = re.compile(r"--local_rank=(\d+)")
 _KILLING = re.compile(r"Killing subprocess (\d+)")
-_SRUN = re.compile(r"srun: error: (\S+): tasks? ([\d,-]+): (.+?)(?: \(core dumped\))?\s*$")
+_SRUN = re.compile(r"srun: error: (\S+): tasks? ([\d,-]+): (.*?\S)(?: \(core dumped\))?\s*$")
 _SRUN_CODE = re.compile(r"Exited with exit code (\d+)")
 _STEP_END = re.compile(
     r"srun: Terminating (?:StepId|job step)|slurmstepd: error: \*\*\* (?:STEP|JOB)"
@@ -113,7 +113,7 @@ _TABLE_CODE = re.compile(r"(-?\d+) \(pid: (\d+)\)")
 _TABLE_END = re.compile(r"^=+\s*$")
 _POD = re.compile(r"^Name:\s{2,}(\S+)\s*$")
 _POD_ROW = re.compile(
-    r"^\s*(Node|State|Last State|Reason|Exit Code|Finished|Namespace):\s+(\S.*?)\s*$"
+    r"^\s*(Node|State|Last State|Reason|Exit Code|Finished|Namespace):\s+(\S(?:.*\S)?)\s*$"
 )
 
 

@@ -14,7 +14,7 @@ _WORLD = re.compile(
 )
 _PID = re.compile(r"(?:started|running|rank \d+)\b.{0,40}\bpid[ =:]+(\d{1,7})\b", re.IGNORECASE)
 _PROGRESS = re.compile(
-    r"\b(?:step|iteration|iter|epoch|global_step)\b.{0,3}\d|\bloss\b['\"]?\s?[=:]?\s?\d|\d+%\|",
+    r"\b(?:step|iteration|iter|epoch|global_step)\b.{0,3}\d|\bloss\b['\"]?\s?[=:]?\s?\d|\d%\|",
     re.IGNORECASE,
 )
 # It begins with one of these, or with digits before the last, or with `global_`.

@@ -35,8 +35,8 @@ _TAIL = re.compile(
 )
 # Names that are hosts wherever they stand.
 _HOSTLIKE = re.compile(
-    r"^(?:n|node|host|gpu|cpu|cn|nid|dgx|compute|server|worker|ip|hgx|gke|aks|eks)[\w.-]*\d[\w.-]*$|"
-    r"^[a-z][\w-]*\d+\.[\w.-]+$|^[a-z][a-z-]*-worker-\d+$|^[a-z][\w-]*-(?:master|launcher)-\d+$",
+    r"^(?:n|node|host|gpu|cpu|cn|nid|dgx|compute|server|worker|ip|hgx|gke|aks|eks)(?=[\w.-]*\d)[\w.-]+$|"
+    r"^[a-z][\w-]*\d\.[\w.-]+$|^[a-z][a-z-]*-worker-\d+$|^[a-z][\w-]*-(?:master|launcher)-\d+$",
     re.IGNORECASE,
 )
 _NO_HOST = re.compile(

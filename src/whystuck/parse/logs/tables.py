@@ -40,7 +40,10 @@ _KERNEL = (
     re.compile(
         r"Killed process (?P<pid>\d+)(?: \((?P<comm>[^)]*)\))?(?:, UID \d+,? \((?P<comm2>[^)]*))?"
     ),
-    re.compile(r"(?P<comm>[^\[\s]+)\[(?P<pid>\d+)\]: segfault at .{0,200}? in (?P<lib>[^\[\s,]+)"),
+    re.compile(
+        r"(?<![^\[\s])(?P<comm>[^\[\s]+)\[(?P<pid>\d+)\]: "
+        r"segfault at .{0,200}? in (?P<lib>[^\[\s,]+)"
+    ),
     re.compile(r"Sending SIGBUS to (?P<comm>[^:\s]+):(?P<pid>\d+)"),
 )
 _OF_LAUNCHERS = {

@@ -15,6 +15,8 @@ _STAMP = re.compile(
     r"^(?:\d{4}-\d\d-\d\d[T ][\d:.,]+(?:Z|[+-]\d\d:?\d\d)?|\d+\.\d+)[ \t]\s?(?:(?:out|err) )?"
 )
 _PREFIX = re.compile(r"^\[(rank|[A-Za-z_]*?)(\d+)\]:? ?")
+# A pattern is given no more of a line.
+_MAX_LINE = 8192
 _SPAWNED = re.compile(r"^-- Process (\d+) terminated with the following error")
 _START = "Traceback (most recent call last):"
 _FRAME = re.compile(r'^\s*File "(.+)", line (\d+), in (.+)$')
@@ -68,7 +70,7 @@ def _find_exceptions(text: str, rank: int, artifact: str) -> Iterator[PythonExce
     open_by_rank: dict[int, _Open] = {}
     spawned = UNKNOWN_RANK
     for row, raw in enumerate(text.splitlines()):
-        owner, line = _strip_prefix(raw, rank)
+        owner, line = _strip_prefix(raw[:_MAX_LINE], rank)
         if match := _SPAWNED.match(line):
             # torch.multiprocessing.spawn gives its processes their ranks
             spawned = int(match[1])
@@ -119,7 +121,7 @@ def _close(trace: _Open, rank: int, artifact: str) -> PythonException:
 def _find_exits(text: str, artifact: str) -> Iterator[ExitRecord]:
     rank = UNKNOWN_RANK
     for raw in text.splitlines():
-        _, line = _strip_prefix(raw, UNKNOWN_RANK)
+        _, line = _strip_prefix(raw[:_MAX_LINE], UNKNOWN_RANK)
         if match := _SUMMARY_RANK.match(line):
             rank = int(match[1])
         elif rank != UNKNOWN_RANK and (match := _SUMMARY_EXIT.match(line)):

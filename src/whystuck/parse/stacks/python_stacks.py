@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 import msgspec
 
@@ -34,11 +35,13 @@ _spy_decoder = json_decoder(list[_SpyThread])
 
 # A thousand threads of a hundred frames have half of it.
 _MAX_VALUES = 2_000_000
+# A pattern is given no more of a line.
+_MAX_LINE = 8192
 _SPY_PROCESS = re.compile(r"^Process ([0-9]{1,10}): ?(.*)$")
 _SPY_THREAD = re.compile(
     r'^Thread (0x[0-9A-Fa-f]{1,16}|[0-9]{1,20})\s*\(([a-z+ ]+)\)(?:: "(.*)")?\s*$'
 )
-_SPY_FRAME = re.compile(r"^ {4}(\S.*) \((.+?)(?::([0-9]{1,9}))?\)\s*$")
+_SPY_FRAME = re.compile(r"^ {4}(?=.*\)\s*$)(\S.*) \((.+?)(?::([0-9]{1,9}))?\)\s*$")
 _FAULT_THREAD = re.compile(
     r"^(?:(Current thread|Thread) 0x([0-9A-Fa-f]{1,16})(?: \[(.*)\])?|Stack)"
     r" \(most recent call first\):"
@@ -119,7 +122,7 @@ def parse_spy_text(text: str, *, rank: int, index: int = 0, artifact: str = "") 
     pid, command = 0, ""
     heads: list[tuple[str, str, str]] = []
     frames: list[list[Frame]] = []
-    for line in text.splitlines():
+    for line in _list_lines(text):
         if match := _SPY_PROCESS.match(line):
             pid, command = int(match[1]), match[2]
         elif match := _SPY_THREAD.match(line):
@@ -194,7 +197,7 @@ def parse_fatal(text: str, *, rank: int, artifact: str = "") -> FatalStack:
 def _read_faulthandler_threads(text: str) -> tuple[ThreadStack, ...]:
     heads: list[tuple[int, str]] = []
     frames: list[list[Frame]] = []
-    for line in text.splitlines():
+    for line in _list_lines(text):
         if match := _FAULT_THREAD.match(line):
             heads.append((int(match[2] or "0", 16), match[3] or ""))
             frames.append([])
@@ -207,3 +210,7 @@ def _read_faulthandler_threads(text: str) -> tuple[ThreadStack, ...]:
         ThreadStack(number, name, tuple(stack), is_main=position == len(heads) - 1)
         for position, ((number, name), stack) in enumerate(zip(heads, frames, strict=True))
     )
+
+
+def _list_lines(text: str) -> Iterator[str]:
+    return (line[:_MAX_LINE] for line in text.splitlines())

@@ -48,7 +48,7 @@ CLASS_KINDS = {
 
 # Calls that return only when work of a device has ended.
 _SYNC_CALL = re.compile(
-    r"(?:cuda|cu|hip|mtia|musa|aclrt)\w*Synchronize\w*"
+    r"(?:cuda|cu|hip|mtia|musa|aclrt)(?=\w*Synchronize)\w+"
     r"|(?:cuda|hip|musa)Memcpy(?:2D|3D|Peer|ToSymbol|FromSymbol|WithStream)?(?:_v\w+)?"
     r"|(?:cu|hip)Memcpy(?:DtoH|HtoD|DtoD|2D|3D)(?:_v\w+)?"
 )

@@ -23,7 +23,8 @@ _DATA_ANNOTATION = re.compile(
 _DATA_OP = re.compile(r"enumerate\(\w*(?:DataLoader|DataPipe)\)#.*")
 _NO_DATA = re.compile(r"(?i:compile)")  # `async_compile.wait_data`
 _DATA_FRAME = re.compile(
-    r"(?:torch/utils/data/dataloader\.py|torchdata/\S*loader\S*\.py)\(\d+\): __next__$"
+    r"(?:torch/utils/data/dataloader\.py"
+    r"|torchdata/(?=[^\s(]{0,200}loader)[^\s(]{0,200}\.py)\(\d+\): __next__$"
 )
 # A call that returns when a device has done its work.
 _SYNC = re.compile(
@@ -47,9 +48,9 @@ _COMPILE = re.compile(
     r"|(?i:triton[ _:.-]*(?:jit[ _-]*)?compile\w*|triton[ _-]autotune\w*)|CachingAutotuner\.\w+"
 )
 _COMPILE_FRAME = re.compile(
-    r"(?:\S*/)?torch/_dynamo/convert_frame\.py\(\d+\): (?:_compile|compile_inner)"
-    r"|(?:\S*/)?torch/_inductor/compile_fx\.py\(\d+\): compile_fx\w*"
-    r"|(?:\S*/)?triton/compiler/compiler\.py\(\d+\): compile"
+    r"torch/_dynamo/convert_frame\.py\(\d+\): (?:_compile|compile_inner)"
+    r"|torch/_inductor/compile_fx\.py\(\d+\): compile_fx\w*"
+    r"|triton/compiler/compiler\.py\(\d+\): compile"
 )
 _MODULE_LOAD = re.compile(r"(?:cu|hip)(?:Module|Library)Load\w*|(?:cuda|hip)LibraryLoad\w*")
 _COMM = re.compile(

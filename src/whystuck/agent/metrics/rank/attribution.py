@@ -51,7 +51,7 @@ _OURS: Final = frozenset({*LABELS, "node", "gpu", "uuid", "vendor", "pid"})
 # `pod<uid>` with dashes (cgroupfs), underscores (systemd) or neither (static pods), then the
 # container, which runtimes call `<id>`, `cri-containerd-<id>.scope`, `crio-<id>.scope` and so on.
 _POD_UID: Final = re.compile(
-    r"kubepods[^/]*(?:/[^/]*)*?[-/]pod"
+    r"kubepods(?:(?!kubepods)[\s\S])*?[-/]pod"
     r"(?P<uid>[0-9a-f]{8}[-_]?[0-9a-f]{4}[-_]?[0-9a-f]{4}[-_]?[0-9a-f]{4}[-_]?[0-9a-f]{12})"
 )
 _CONTAINER_ID: Final = re.compile(r"(?<![0-9a-f])(?P<id>[0-9a-f]{64})(?![0-9a-f])")

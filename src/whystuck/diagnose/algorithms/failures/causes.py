@@ -104,7 +104,8 @@ _KNOWN = tuple(
 )
 # Peers of different sizes or types: gloo notices on one of them, not on the guilty one.
 _MISMATCH = re.compile(
-    r"op\.preamble\.|Enforce|mismatch.*(?:bytes|size) from|Received data size doesn't match",
+    r"op\.preamble\.|Enforce|mismatch(?:(?!mismatch).)*?(?:bytes|size) from"
+    r"|Received data size doesn't match",
     re.DOTALL,
 )
 _BYTES = re.compile(r"length <= op\.(?:nbytes|buf->size_)\. (\d{1,18}) vs (\d{1,18})")

@@ -153,7 +153,8 @@ KINDS: tuple[ConfigKind, ...] = (
         "shared-memory",
         r"creating shared memory segment|posix_fallocate failed|out of shared memory"
         r"|unable to (?:allocate shared memory|write to file </torch_|open shared memory object)"
-        r"|shm\S*(?:truncate|fallocate).{0,300}No space left|bus error.{0,300}shared memory",
+        r"|shm(?:(?!shm)\S)*?(?:truncate|fallocate).{0,300}No space left"
+        r"|bus error.{0,300}shared memory",
         f"{_SHM} is too small or full",
         f"df -h {_SHM}",
         "docker run --shm-size=16g ..., or in Kubernetes an emptyDir with medium: Memory",

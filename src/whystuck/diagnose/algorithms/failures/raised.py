@@ -12,7 +12,7 @@ from whystuck.diagnose.algorithms.stacks.frames import find_user_frame
 from whystuck.evidence.live import PythonException
 
 # What one line of code says of different data: numbers, addresses, and what stands in quotes.
-_VARYING = re.compile(r"'[^']*'|\"[^\"]*\"|0x[0-9a-fA-F]+|\d+(?:\.\d+)?|\S*/\S*")
+_VARYING = re.compile(r"'[^']*'|\"[^\"]*\"|0x[0-9a-fA-F]+|\d+(?:\.\d+)?|[^\s/]{0,100}/\S*")
 _ORIGINAL = "Original Traceback (most recent call last):"
 _RAISED = re.compile(r"^([A-Za-z_][\w.]*)(?:: (.*))?$")
 # A traceback after which a process wrote this much was caught: it did not end the process.

@@ -38,7 +38,7 @@ _SURE = frozenset(
 # Names that others have, too: what they are called on decides.
 _COMMON = frozenset(("barrier", "broadcast", "gather", "reduce", "scatter"))
 _RECEIVER = re.compile(r"(?:^|\.)(?:dist|distributed|c10d|funcol|accelerator|fabric|strategy)$")
-_IMPORTED = re.compile(r"^\s*from torch\.distributed\b.* import ", re.MULTILINE)
+_IMPORTED = re.compile(r"^[ \t]*from torch\.distributed\b.* import ", re.MULTILINE)
 _TRANSFER = re.compile(r"\b(?:isend|irecv|batch_isend_irecv|P2POp)\b")
 _GROUP_WORDS = {"group", "process_group", "pg"}
 _GROUP = re.compile(r"group|(?:^|[._])pgs?\b")

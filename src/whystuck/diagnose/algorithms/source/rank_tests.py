@@ -9,9 +9,9 @@ from functools import lru_cache
 # The rank in the job: that in a group, such as `tp_rank`, is another number.
 _RANK = re.compile(r"(?:^|\.)_?(?:get_)?(?:global_|local_|world_)?rank(?:\(\))?$", re.IGNORECASE)
 _ALIAS = re.compile(
-    r"(?:^|;)[ \t]*(\w+)\s*=\s*(?:[\w.]+\.)?"
-    r"(?:get_rank\(\)|"
-    r"int\([^;\n]{0,200}[\"'](?:LOCAL_)?RANK[\"'][^;\n]{0,200}\))\s*(?:[#;].*)?$",
+    r"(?:^|;)[ \t]*(\w+)[ \t]*=[ \t]*(?:[\w.]+\.)?"
+    r"(?:get_rank\(\)|int\([^;\n]{0,100}[\"'](?:LOCAL_)?RANK[\"'][^;\n]{0,100}\))"
+    r"[ \t]*(?:[#;].*)?$",
     re.MULTILINE,
 )
 _FIRST = re.compile(

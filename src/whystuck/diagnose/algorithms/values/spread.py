@@ -14,7 +14,7 @@ from whystuck.evidence.ops.inspection import Inspection, NotFinite, ScalerUpdate
 GUARD = "guard"
 _ANY = -1
 # Options of a SPEC that leave out some of what is given or got.
-_CHOICE = re.compile(r"(?:finite|stats):[^,]*(?:rate|ops|min|max)=")
+_CHOICE = re.compile(r"(?:finite|stats):[^,]{0,100}(?:rate|ops|min|max)=")
 
 
 @dataclass(frozen=True)

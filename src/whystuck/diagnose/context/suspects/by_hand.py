@@ -33,7 +33,7 @@ from whystuck.evidence.ops.collectives import Frame
 # What functions are called that wait for a sign of others; one that waits for data, a batch or a
 # device waits for nothing that another rank does.
 _WAITS = re.compile(
-    r"(?:^|_)(?:wait|poll|block|spin|sleep)(?:s|ing|_for|_until|_on|_till)*_(?:\w+_)?"
+    r"(?:^|_)(?:wait|poll|block|spin|sleep)(?:s|ing|_for|_until|_on|_till){0,3}_(?:\w{1,40}_)?"
     r"(?:flag|file|marker|mark|ready|done|sentinel|exists?|leader|master|main|primary|rank|ranks"
     r"|peers?|others?|everyone|everybody|all|barrier|sync|turn|signal|key|path)(?:_|$|s$)",
     re.IGNORECASE,
@@ -41,9 +41,7 @@ _WAITS = re.compile(
 _SLEEPS = {"sleep", "_sleep", "nanosleep", "clock_nanosleep", "select", "poll"}
 # The blocking calls of a store of torch.distributed: they are C++, so the caller's line tells. A
 # `get` of anything else that is called a store may as well be a file or a cache.
-_STORE_CALLS = re.compile(
-    r"(?<![A-Za-z])_?(?:\w+_)?(?:\w+S|s)tore(?:\([^()]*\))?\.(?:get|wait|multi_get)\("
-)
+_STORE_CALLS = re.compile(r"(?:\wS|(?<![A-Za-z])s)tore(?:\([^()]*\))?\.(?:get|wait|multi_get)\(")
 # The loop stands around the line that sleeps.
 _NEAR_LINES = 6
 _NUMBER = re.compile(r"^\s{0,12}(\d{1,6})\s{0,4}[:|]?\s")

@@ -14,9 +14,9 @@ from whystuck.evidence.ops.collectives import Frame
 
 _RUNS_PYTHON = re.compile(r"^_?PyEval_Eval")
 _BLOCKS = re.compile(
-    r"^_*(?:GI_+)?(?:pthread_(?:mutex|rwlock|cond|join|barrier)\w*|lll_lock_wait\w*|futex\w*"
-    r"|sem_\w*wait\w*|(?:clock_)?nanosleep|p?poll|p?select|epoll_wait|read|recv\w*|accept\w*"
-    r"|connect|waitpid|wait4)\d*(?:@|$)"
+    r"^_*(?:GI_+)?(?:(?:pthread_(?:mutex|rwlock|cond|join|barrier)|lll_lock_wait|futex|recv|accept"
+    r"|sem_(?=\w*wait))\w*|(?:(?:clock_)?nanosleep|p?poll|p?select|epoll_wait|read"
+    r"|connect|waitpid|wait4)\d*)(?:@|$)"
 )
 _SOURCE = "gdb"
 # With `--native` it shows the frames of libraries, and always who owns the GIL.

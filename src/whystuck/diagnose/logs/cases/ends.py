@@ -29,7 +29,9 @@ _TORCH = re.compile(
 # What its exceptions say, in the line below the one that tells of them.
 _THROWN = ("c10d.watchdog_timeout", "c10d.watchdog_exc", "nccl.result", "nccl.own_error")
 _FATALS = ("py.bus_error", "elastic.segv", "segv.libnccl", "segv.kernel", *_ABORTS)
-_SEGFAULT = re.compile(r"(\S+)\[(\d+)\]: (?:segfault|trap|general protection).* in (\S+?)\[")
+_SEGFAULT = re.compile(
+    r"(?<!\S)(\S+)\[(\d+)\]: (?:segfault|trap|general protection).{0,300} in (\S{1,300}?)\["
+)
 
 
 def make_killed(view: LogView) -> Iterator[Case]:

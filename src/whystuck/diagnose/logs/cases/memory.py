@@ -25,7 +25,7 @@ from whystuck.evidence.logs.lines import LogEvent
 from whystuck.evidence.ranks import name_ranks, parse_ranks
 
 _PID = re.compile(r"(?:Killed process|reaped process|pid[=( s)]*?)[ =]?(\d+)")
-_COMM = re.compile(r"Killed process \d+ \(([^)]*)\)|task=([^,]+),")
+_COMM = re.compile(r"Killed process \d+ \(([^)]{0,100})\)|task=([^,]{1,100}),")
 _WORKER_PIDS = re.compile(r"worker \(pid\(?s?\)? ([\d, ]+)\)")
 _RSS = re.compile(r"anon-rss:(\d+)kB")
 _TASK = re.compile(r"tasks? ([\d,-]+): Out Of Memory")

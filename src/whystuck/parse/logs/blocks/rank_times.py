@@ -29,7 +29,7 @@ _HEAD = re.compile(r"^[\s|]{0,12}rank[\s|,]{1,20}(\S.{0,300})$", re.IGNORECASE)
 _CELLS = re.compile(r"[\s|,]+")
 # The unit of a column; in brackets, it may stand behind a blank.
 _UNIT = re.compile(r"[_(\[](ms|s)[)\]]?$")
-_APART = re.compile(r"\s+(?=[(\[](?:ms|s)[)\]])")
+_APART = re.compile(r"(?<!\s)\s+(?=[(\[](?:ms|s)[)\]])")
 _MOST_COLUMNS = 24
 _MS = 1000.0
 

@@ -33,7 +33,8 @@ _OF_RANK = re.compile(r"Traceback \(most recent call last\): \(RANK (\d{1,7})\)"
 _ORIGINAL = re.compile(r"^\s*Original Traceback \(most recent call last\):")
 _FRAME = re.compile(r'^\s+File "(.+)", line (\d+)(?:, in (.+))?$')
 _RICH_FRAME = re.compile(r"^(\S.*?):(\d+) in (\S+)\s*$")
-_BOX = re.compile(r"^\s*[│╭╰]\s?(.*?)\s*[│╮╯]?\s*$")
+_EDGES = "│╮╯"
+_BOX = re.compile(r"^\s*[│╭╰]\s?(.*)")
 _GROUP_HEAD = re.compile(r"^\s*\+ Exception Group Traceback \(most recent call last\):")
 _GROUP_LINE = re.compile(r"^\s+(?:(?P<split>\+-(?:\+-+|-+) [\d.]+ -+$)|\+-+$|\| ?(?P<text>.*))")
 _CHAIN = re.compile(
@@ -337,7 +338,7 @@ def _take_frame(reading: _Reading, text: str) -> bool:
         _add_frame(trace, match[3], match[1], match[2])
         return True
     if reading.in_box and (box := _BOX.match(text)):
-        if match := _RICH_FRAME.match(box[1]):
+        if match := _RICH_FRAME.match(box[1].rstrip().rstrip(_EDGES)):
             _add_frame(trace, match[3], match[1], match[2])
         return True
     return False
@@ -359,7 +360,7 @@ def is_class(name: str) -> bool:
     if last.endswith(_ENDINGS) or (last == "error" and "." in name):
         return True
     # `socket.timeout`, `botocore.errorfactory.NoSuchKey`, `MyProblem`
-    return "." in name or bool(re.match(r"[A-Z][a-z]+\w*[A-Z]", last))
+    return "." in name or bool(re.match(r"[A-Z][a-z]\w*[A-Z]", last))
 
 
 def _continues(reading: _Reading, line: LogLine, text: str) -> bool:

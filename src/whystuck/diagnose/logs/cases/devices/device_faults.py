@@ -25,8 +25,11 @@ from whystuck.evidence.logs.lines import LogEvent
 from whystuck.evidence.ranks import name_ranks
 
 _ERROR = re.compile(r"CUDA error: ([\w -]+)")
-_ASSERT = re.compile(r"(\S+\.(?:cu|cuh|h|cpp):\d+): (\w+):?.*Assertion [`'\"](.*?)[`'\"] failed")
-_XID = re.compile(r"Xid \((?:PCI:)?([0-9a-fA-F:.]+)\):\s*(\d+)\b.*?(?:pid='?(\d+))?,")
+_ASSERT = re.compile(
+    r"(?<!\S)(\S+\.(?:cu|cuh|h|cpp):\d+): (\w+):?.{0,400}?Assertion [`'\"]"
+    r"((?:(?!Assertion ).){0,400}?)[`'\"] failed"
+)
+_XID = re.compile(r"Xid \((?:PCI:)?([0-9a-fA-F:.]+)\):\s*(\d+)\b[^,\n]{0,300},")
 _PID = re.compile(r"pid='?(\d+)")
 # Kernels that wait for other ranks, and end themselves by a trap when these do not come in time.
 _TRAPS = ("deepep.timeout",)

@@ -25,7 +25,7 @@ _CODES = {
 }
 _WORDS = {codes.OP_MISMATCH: "op", codes.SHAPE_MISMATCH: "shape", codes.DTYPE_MISMATCH: "type"}
 # The last name of a line, with what it says of it; a line that ends elsewhere has been cut.
-_LAST = re.compile(r"\d{1,7}; Error type: ([A-Z_]{3,40})(?:, .* does not match .*'.*')?")
+_LAST = re.compile(r"\d{1,7}; Error type: ([A-Z_]{3,40})(?:, (?>.*? does not match )[^'\n]*'.*')?")
 _STATES = {*_CODES, "COLLECTIVE_STATE_MISMATCH", "UNDECIDED"}
 
 
