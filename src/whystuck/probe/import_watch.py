@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import _frozen_importlib as bootstrap  # type: ignore[import-not-found]
 import sys
 
 from .attempts import attempt
@@ -13,6 +12,7 @@ if TYPE_CHECKING:
     from typing import Any, Callable
 
 
+bootstrap: Any = sys.modules["_frozen_importlib"]
 _PYTHONS_FILE = "<frozen importlib._bootstrap_external>"
 _FINDS_IN = "<frozen importlib._bootstrap>"
 
@@ -110,8 +110,7 @@ def _tell_of(original: Any) -> Any:
             leave_out(error)
             raise
         if spec is not None:
-            for watch in list(_WATCHES):
-                attempt(lambda: watch.see(name, spec))
+            attempt(lambda: _tell_watches(name, spec))
         return spec
 
     # As above, and warnings do not count it.
@@ -119,6 +118,11 @@ def _tell_of(original: Any) -> Any:
     for field in ("__module__", "__name__", "__qualname__", "__doc__"):
         setattr(find, field, getattr(original, field))
     return find
+
+
+def _tell_watches(name: str, spec: object) -> None:
+    for watch in _WATCHES:
+        watch.see(name, spec)
 
 
 _WATCHES: list[ImportWatch] = []
