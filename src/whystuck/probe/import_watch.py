@@ -34,7 +34,7 @@ class ImportWatch:
             names: Their names.
             call: Called with the name of each, in the thread that imports it; may raise.
         """
-        self._names = names
+        self.names = names
         self._call = call
 
     def start(self) -> None:
@@ -44,7 +44,7 @@ class ImportWatch:
 
     def stop(self) -> None:
         """Watch no more."""
-        self._names.clear()
+        self.names.clear()
         if self in _WATCHES:
             _WATCHES.remove(self)
         if not _WATCHES:
@@ -52,8 +52,7 @@ class ImportWatch:
 
     def see(self, name: str, spec: Any) -> None:
         """Have the loader of a module that was found call us after it has run."""
-        if name in self._names and spec.loader is not None:
-            self._follow(spec.loader, name)
+        attempt(lambda: self._follow(spec.loader, name))
 
     def _follow(self, loader: Any, name: str) -> None:
         run = loader.exec_module
@@ -73,9 +72,9 @@ class ImportWatch:
         loader.exec_module = exec_module
 
     def _end(self, name: str) -> None:
-        if name in self._names:
-            self._names.discard(name)
-            if not self._names:
+        if name in self.names:
+            self.names.discard(name)
+            if not self.names:
                 self.stop()
             self._call(name)
 
@@ -109,8 +108,10 @@ def _tell_of(original: Any) -> Any:
         except BaseException as error:
             leave_out(error)
             raise
-        if spec is not None:
-            attempt(lambda: _tell_watches(name, spec))
+        for watch in _WATCHES:
+            # Nothing else of ours runs here: tracers and profilers of the job would see it.
+            if name in watch.names and spec is not None:
+                watch.see(name, spec)
         return spec
 
     # As above, and warnings do not count it.
@@ -118,11 +119,6 @@ def _tell_of(original: Any) -> Any:
     for field in ("__module__", "__name__", "__qualname__", "__doc__"):
         setattr(find, field, getattr(original, field))
     return find
-
-
-def _tell_watches(name: str, spec: object) -> None:
-    for watch in _WATCHES:
-        watch.see(name, spec)
 
 
 _WATCHES: list[ImportWatch] = []
