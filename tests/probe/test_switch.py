@@ -537,7 +537,10 @@ def test_importing_the_probe_without_torch_does_not_load_the_switch() -> None:
         "import os, sys\n"
         f"sys.path.insert(0, {str(PROBE_DIR / 'site')!r})\n"
         "os.environ['WHYSTUCK_JOB_DIR'] = '/'\n"
-        "import sitecustomize\n"
+        "try:\n"
+        "    import sitecustomize\n"
+        "except ImportError as error:\n"
+        "    assert error.name == 'sitecustomize'\n"
         "assert '_whystuck_probe.install' in sys.modules\n"
         "assert '_whystuck_probe.switch' not in sys.modules\n"
     )

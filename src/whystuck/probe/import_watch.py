@@ -5,19 +5,23 @@ from __future__ import annotations
 import sys
 
 from .attempts import attempt
-from .interrupts import let_through
+from .unseen import leave_out
 
 TYPE_CHECKING = False  # not from typing, whose import alone takes milliseconds
 if TYPE_CHECKING:
-    from types import FrameType
-    from typing import Callable
+    from typing import Any, Callable
 
 
+bootstrap: Any = sys.modules["_frozen_importlib"]
 _PYTHONS_FILE = "<frozen importlib._bootstrap_external>"
+_FINDS_IN = "<frozen importlib._bootstrap>"
 
 
 class ImportWatch:
-    """A finder that finds nothing itself, and calls once when the import of a module has ended.
+    """Calls once when the import of a module has ended, whichever finder knows the module.
+
+    It stands around the function that asks the finders, and not among them: jobs look at
+    `sys.meta_path`, put finders of their own first there, and take others out.
 
     Many libraries only ask whether a module is there before they import it: it stays in its place
     until the module's own loader has run.
@@ -30,48 +34,34 @@ class ImportWatch:
             names: Their names.
             call: Called with the name of each, in the thread that imports it; may raise.
         """
-        self._names = names
+        self.names = names
         self._call = call
-        self._is_asking = False
 
     def start(self) -> None:
         """Watch from now on."""
-        sys.meta_path.insert(0, self)  # type: ignore[arg-type]
+        _WATCHES.append(self)
+        _SEARCH.place()
 
     def stop(self) -> None:
-        """Watch no more.
+        """Watch no more."""
+        self.names.clear()
+        if self in _WATCHES:
+            _WATCHES.remove(self)
+        if not _WATCHES:
+            _SEARCH.remove()
 
-        The finder stays where it is, and finds nothing, while somebody goes through the finders: he
-        would pass by the next one, and not find a module that this one knows.
-        """
-        self._names.clear()
-        if self in sys.meta_path and not _is_finding():  # type: ignore[comparison-overlap]
-            sys.meta_path.remove(self)  # type: ignore[arg-type]
+    def see(self, name: str, spec: Any) -> None:
+        """Have the loader of a module that was found call us after it has run."""
+        attempt(lambda: self._follow(spec.loader, name))
 
-    def find_spec(self, name: str, path: object = None, target: object = None) -> object:
-        """Return the module's own spec, whose loader calls us after it has run."""
-        del path, target
-        if name not in self._names or self._is_asking:
-            return None
-        self._is_asking = True
-        try:
-            from importlib.util import find_spec
-
-            spec = find_spec(name)
-            if spec is not None and spec.loader is not None:
-                self._follow(spec.loader, name)
-        except Exception as error:  # the finders after us find it, or say what is wrong
-            let_through(error)
-            return None
-        finally:
-            self._is_asking = False
-        return spec
-
-    def _follow(self, loader: object, name: str) -> None:
-        run = loader.exec_module  # type: ignore[attr-defined]
+    def _follow(self, loader: Any, name: str) -> None:
+        run = loader.exec_module
 
         def exec_module(module: object) -> None:
-            del loader.exec_module  # type: ignore[attr-defined]
+            if getattr(module, "__name__", "") != name:  # the loader of a zip file loads them all
+                run(module)
+                return
+            vars(loader).pop("exec_module", None)
             run(module)
             attempt(lambda: self._end(name))
 
@@ -79,22 +69,57 @@ class ImportWatch:
         exec_module.__code__ = exec_module.__code__.replace(
             co_filename=_PYTHONS_FILE, co_name="_call_with_frames_removed"
         )
-        loader.exec_module = exec_module  # type: ignore[attr-defined]
+        loader.exec_module = exec_module
 
     def _end(self, name: str) -> None:
-        if name in self._names:
-            self._names.discard(name)
-            if not self._names:
+        if name in self.names:
+            self.names.discard(name)
+            if not self.names:
                 self.stop()
             self._call(name)
 
 
-def _is_finding() -> bool:
-    """Return whether a thread looks for a module."""
-    for top in sys._current_frames().values():
-        frame: FrameType | None = top
-        while frame is not None:
-            if frame.f_code.co_name == "_find_spec":
-                return True
-            frame = frame.f_back
-    return False
+class _Search:
+    """Our function around Python's own, which asks one finder after the other for a module."""
+
+    def __init__(self) -> None:
+        self._original: Any = None
+        self._made: Any = None
+
+    def place(self) -> None:
+        """Put it in its place, unless it is there, or in one that somebody has put around it."""
+        if self._made is None:
+            self._original = bootstrap._find_spec
+            self._made = bootstrap._find_spec = _tell_of(self._original)
+
+    def remove(self) -> None:
+        """Take it out; where others hold it, it stays, and finds nobody to tell."""
+        if bootstrap._find_spec is self._made:
+            bootstrap._find_spec = self._original
+            self._made = None
+
+
+def _tell_of(original: Any) -> Any:
+    """Return a function that finds what the original does, and tells the watches."""
+
+    def find(name: str, path: object, target: object = None) -> object:
+        try:
+            spec = original(name, path, target)
+        except BaseException as error:
+            leave_out(error)
+            raise
+        for watch in _WATCHES:
+            # Nothing else of ours runs here: tracers and profilers of the job would see it.
+            if name in watch.names and spec is not None:
+                watch.see(name, spec)
+        return spec
+
+    # As above, and warnings do not count it.
+    find.__code__ = find.__code__.replace(co_filename=_FINDS_IN, co_name=original.__name__)
+    for field in ("__module__", "__name__", "__qualname__", "__doc__"):
+        setattr(find, field, getattr(original, field))
+    return find
+
+
+_WATCHES: list[ImportWatch] = []
+_SEARCH = _Search()

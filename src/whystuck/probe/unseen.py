@@ -114,3 +114,36 @@ def show_calls(original: Any, see: Callable[..., object]) -> Callable[..., Any]:
 
     hide_from_warnings(call)
     return call
+
+
+def show_alone(original: Any, see: Callable[..., object], arguments: int) -> Any:
+    """Return what shows its arguments to ``see``, and has ``original`` called by C after that.
+
+    No function of ours runs meanwhile: what the original calls itself, such as a handler of the
+    signal that it sends, sees the frame of the caller above its own.
+
+    To make an object, Python calls `__new__` and then `__init__` with the same arguments. The
+    latter is the original here, and the object is dropped by a function of `operator`.
+
+    Args:
+        original: A builtin function that returns None.
+        see: Called with its arguments; what it raises is dropped.
+        arguments: How many the original takes, 1 or 2, by their places.
+    """
+    import functools  # as above
+    import operator
+
+    def begin(kind: Any, *args: Any) -> object:
+        try:
+            see(*args)
+        except Exception as error:  # the call is made without us
+            let_through(error)
+        return object.__new__(kind)
+
+    hide_from_warnings(begin)
+    call = type("Call", (), {"__slots__": (), "__new__": begin, "__init__": original})
+    if arguments == 1:
+        calls = type("Calls", (), {"__slots__": (), "__delitem__": call})()
+        return functools.partial(operator.delitem, calls)
+    calls = type("Calls", (), {"__slots__": (), "__setitem__": call})()
+    return functools.partial(operator.setitem, calls)

@@ -191,6 +191,7 @@ import inspect, os, pickle, signal, sys
 import torch, torch.distributed as dist
 GROUP
 words = []
+COUNTS = {"kill": 2, "raise_signal": 1}
 for one in (leave, sys.exit, os._exit, os.kill, signal.raise_signal):
     assert pickle.loads(pickle.dumps(one)) is one, one
     assert pickle.loads(pickle._dumps(one)) is one, one
@@ -199,7 +200,10 @@ for one in (leave, sys.exit, os._exit, os.kill, signal.raise_signal):
         try:
             one(*arguments, **keywords)
         except BaseException as error:
-            words += [type(error).__name__, str(error)]
+            words.append(type(error).__name__)
+            # Of these two, C refuses another number of arguments before ours is asked.
+            if COUNTS.get(one.__name__, len(arguments)) == len(arguments) and not keywords:
+                words.append(str(error))
 print("\\n".join(words))
 leave(3)
 """

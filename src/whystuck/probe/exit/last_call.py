@@ -15,7 +15,7 @@ import time
 from .. import files, progress
 from ..interrupts import let_through
 from ..threads import is_main
-from ..unseen import HIDDEN_FILE, call_before, replace_builtin, show_calls
+from ..unseen import HIDDEN_FILE, call_before, replace_builtin, show_alone
 
 TYPE_CHECKING = False  # not from typing, whose import alone takes milliseconds
 if TYPE_CHECKING:
@@ -76,8 +76,9 @@ class LastCall:
             self.note(str(getattr(this, "name", "quit")), code)
 
     def _watch_signals(self) -> None:
-        replace_builtin(os, "kill", show_calls(os.kill, self._note_kill))
-        raise_signal = show_calls(signal.raise_signal, self._note_raise)
+        # Handlers of signals look at the frame that they interrupt.
+        replace_builtin(os, "kill", show_alone(os.kill, self._note_kill, 2))
+        raise_signal = show_alone(signal.raise_signal, self._note_raise, 1)
         replace_builtin(signal, "raise_signal", raise_signal)
 
     def _note_kill(self, pid: int, signalnum: int, /) -> None:

@@ -16,22 +16,13 @@ from ..recorder import dumps
 from ..threads import is_main
 from ..unseen import leave_out, replace_builtin
 from .c_handlers import NOTHING, RESTART, read_handler, set_default, set_handler
+from .numbers import dump_signal, stacks_signal
 
 TYPE_CHECKING = False  # not from typing, whose import alone takes milliseconds
 if TYPE_CHECKING:
     from typing import Any, Callable
 
 _TERM_WAIT_S = 2.0
-
-
-def stacks_signal() -> int:
-    """Return the real-time signal that makes faulthandler write all stacks."""
-    return int(signal.SIGRTMIN) + 5
-
-
-def dump_signal() -> int:
-    """Return the real-time signal that makes the probe dump the flight recorder."""
-    return int(signal.SIGRTMIN) + 6
 
 
 def register_stacks() -> None:

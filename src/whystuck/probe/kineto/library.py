@@ -9,6 +9,8 @@ import ctypes
 import os
 from contextlib import contextmanager
 
+from ..threads import KeepsSignalsBack
+
 TYPE_CHECKING = False  # not from typing, whose import alone takes milliseconds
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -95,7 +97,8 @@ class Library:
         if is_quiet:
             self._libc.setenv(_LEVEL_ENV, str(SILENT).encode(), 1)
         try:
-            self._init(is_cpu_only, False)
+            with KeepsSignalsBack():  # it starts a thread
+                self._init(is_cpu_only, False)
         finally:
             self._libc.unsetenv(_DAEMON_ENV)
             if is_quiet:

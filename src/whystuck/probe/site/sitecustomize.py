@@ -3,16 +3,18 @@
 import os
 import sys
 
+_PACKAGE = "_whystuck_probe"
+
 
 def _start_probe():
     # type: () -> None
     asked = os.environ.get("WHYSTUCK_JOB_DIR") or os.environ.get("WHYSTUCK_AGENT_DIR")
-    if not asked or os.environ.get("WHYSTUCK_DISABLE") == "1":
+    if not asked or os.environ.get("WHYSTUCK_DISABLE") == "1" or _PACKAGE in sys.modules:
         return
     # A package made by hand: importlib.util would cost more than all that follows.
-    package = type(sys)("_whystuck_probe")
+    package = type(sys)(_PACKAGE)
     package.__path__ = [os.path.dirname(os.path.dirname(os.path.abspath(__file__)))]
-    sys.modules["_whystuck_probe"] = package
+    sys.modules[_PACKAGE] = package
     from _whystuck_probe import install
 
     install.start_interpreter()
@@ -29,7 +31,8 @@ def _start_hidden():
     path = [entry for entry in sys.path if os.path.abspath(entry or os.curdir) != here]
     spec = PathFinder.find_spec("sitecustomize", path)
     if spec is None or spec.loader is None:
-        return
+        # Without us there is no such module, and Python goes on.
+        raise ModuleNotFoundError("No module named 'sitecustomize'", name="sitecustomize")
     module = module_from_spec(spec)
     sys.modules["sitecustomize"] = module
     spec.loader.exec_module(module)
