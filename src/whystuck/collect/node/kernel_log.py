@@ -28,7 +28,8 @@ _INIT_NAMESPACE = 0xEFFFFFFC
 _OOM_BEGINS = re.compile(rb" invoked oom-killer: ")
 _OOM_ENDS = re.compile(rb"Killed process (\d{1,10}) ")
 _OF_PROCESS = re.compile(
-    rb"(?:reaped process |oom-kill:.*\bpid=)(\d{1,10})"
+    # The kernel cuts its lines at 1,024 characters.
+    rb"(?:reaped process |oom-kill:.{0,1024}\bpid=)(\d{1,10})"
     rb"|\[(\d{1,10})\]:? (?:segfault|trap|general protection|bad frame)"
 )
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from whystuck.diagnose.algorithms.source.blocks import find_levels, parse_text
 from whystuck.evidence.ops.collectives import Frame
 
-_STORE = re.compile(r"(?:^|[._])\w*store(?:\(.*\))?$", re.IGNORECASE)
+_STORE = re.compile(r"(?:^|[._])\w{0,40}store(?:\(.{0,200}\))?$", re.IGNORECASE)
 _STORE_CALLS = {"add", "check", "compare_set", "get", "multi_get", "num_keys", "wait"}
 _FILE_CALLS = {"exists", "is_file", "isfile"}
 _LEAVES = (ast.Break, ast.Return)
