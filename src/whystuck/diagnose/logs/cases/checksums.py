@@ -44,7 +44,7 @@ def make_checksums(view: LogView) -> Iterator[Case]:
         odd = sorted(rank for rank, (value, _) in told.items() if value != common)
         if len(told) < _LEAST or not odd or 2 * most <= len(told):
             continue
-        step = "" if name.startswith(_TABLE) else name
+        step = _find_step(told[odd[0]][1]) if name.startswith(_TABLE) else name
         at = f" at step {step}" if step else ""
         is_norm = "grad" in told[odd[0]][1].groups.get("what", "")
         what = "norms of gradients" if is_norm else "weights"
@@ -78,6 +78,11 @@ def make_checksums(view: LogView) -> Iterator[Case]:
             details={"step": 0, "tensors": []},
             scope=view.ranks,
         )
+
+
+def _find_step(event: LogEvent) -> str:
+    match = _STEP.search(event.text)
+    return match[1] if match else ""
 
 
 def _list_told(view: LogView) -> dict[str, dict[int, tuple[str, LogEvent]]]:

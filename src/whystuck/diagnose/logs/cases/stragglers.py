@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from statistics import median
 
 from whystuck.diagnose import codes
@@ -18,7 +18,7 @@ from whystuck.evidence.ranks import MAX_RANK, name_ranks, parse_ranks
 
 _MAX_LINES = 6
 # Who is slow takes this much longer than the median, while all others are near to it.
-_SLOW, _ALIKE = 1.25, 1.12
+_SLOW, _ALIKE, _NEAR = 1.25, 1.12, 0.1
 _LEAST_MS = 5.0
 _LEAST_RANKS = 4
 # Of lines that are the same.
@@ -71,7 +71,10 @@ def make_stragglers(view: LogView) -> Iterator[Case]:
                 told = by_rank[rank]
                 slow.setdefault(rank, (phase, told.event, told.ms, middle))
         if slow:
-            yield _make_slow(slow, sorted({rank for by_rank in times.values() for rank in by_rank}))
+            ranks = sorted({rank for by_rank in times.values() for rank in by_rank})
+            case = _make_slow(slow, ranks)
+            host = _find_host(set(slow), [one for told in times.values() for one in told.items()])
+            yield _blame_host(case, host) if host else case
             return
     named = list(view.list_signatures("straggler.named"))
     ranks = sorted({rank for event in named for rank in _read_named(event)})
@@ -160,7 +163,12 @@ def _find_slow(phase: str, times: Mapping[int, float]) -> list[tuple[int, float]
     middle = median(times.values())
     slow = [rank for rank, ms in times.items() if ms > max(middle * _SLOW, middle + _LEAST_MS)]
     others = [ms for rank, ms in times.items() if rank not in slow]
-    is_clear = len(slow) <= _MOST_SHARE * len(times) and max(others) <= middle * _ALIKE + 1
+    if not slow or not others:
+        return []
+    # Of what takes next to no time, others may differ widely, and by little beside who is slow.
+    excess = min(times[rank] for rank in slow) - middle
+    alike = max(middle * _ALIKE + 1, middle + _NEAR * excess)
+    is_clear = len(slow) <= _MOST_SHARE * len(times) and max(others) <= alike
     return [(rank, middle) for rank in slow] if is_clear else []
 
 
@@ -179,6 +187,28 @@ def _make_slow(slow: Mapping[int, tuple[str, LogEvent, float, float]], ranks: li
         victims=tuple(rank for rank in ranks if rank not in slow),
         lines=tuple(event for _, event, _, _ in slow.values())[:_MAX_LINES],
         details={"phase": phase, "clock_offset_ns": 0, "took_ms": ms, "others_ms": middle},
+    )
+
+
+def _find_host(slow: set[int], told: Iterable[tuple[int, _Told]]) -> str:
+    """Return the host of which all ranks are slow, and no others; empty where there is none."""
+    hosts: dict[str, set[int]] = {}
+    for rank, one in told:
+        hosts.setdefault(one.event.groups.get("host") or "", set()).add(rank)
+    found = [host for host, ranks in hosts.items() if host and ranks == slow and len(slow) > 1]
+    return found[0] if found else ""
+
+
+def _blame_host(case: Case, host: str) -> Case:
+    """Tell of a host what was found of all its ranks."""
+    return replace(
+        case,
+        code=codes.SLOW_NODE,
+        summary=f"all ranks of {host} ({name_ranks(case.ranks)}) take longer for work of their own "
+        f"than those of other hosts, who wait ({case.details['phase']} "
+        f"{case.details['took_ms']:.0f} ms, the median is {case.details['others_ms']:.0f} ms)",
+        ranks=(),
+        nodes=(host,),
     )
 
 

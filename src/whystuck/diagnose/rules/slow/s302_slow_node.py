@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from whystuck.diagnose import codes
 from whystuck.diagnose.context.scene import Scene
+from whystuck.diagnose.logs.log_rule import tell_case
 from whystuck.diagnose.policy import Policy
 from whystuck.diagnose.rule import Rule
 from whystuck.diagnose.rules.slow.late_words import tell_late
@@ -26,6 +27,9 @@ class SlowNode(Rule):
     As S301, for several ranks at once: they take longer than all ranks of other nodes, all of them
     are on one node, and they are half of the ranks that it has in the group, or more.
 
+    In logs, it is the host of which all ranks, and no others, take longer for work of their own, by
+    a line for each host with the times of its ranks.
+
     ## False alarms
 
     A node whose ranks have work that others do not have, such as the first stage of a pipeline.
@@ -38,7 +42,7 @@ class SlowNode(Rule):
     code = codes.SLOW_NODE
     name = "slow-node"
     severity = Severity.WARNING
-    needs = ("collectives",)
+    needs = ("collectives", "logs")
     remedies: ClassVar[tuple[str, ...]] = (
         "compare load, clocks, temperature and throttling of this node with those of another one",
         "start the job without this node, and see whether the time per step is that of the others",
@@ -46,6 +50,8 @@ class SlowNode(Rule):
 
     def check(self, scene: Scene, policy: Policy) -> Iterator[Finding]:
         """Yield a finding for each node that the others wait for."""
+        yield from (tell_case(self, case) for case in scene.story.of(self.code))
+        yield from (tell_case(self, case) for case in scene.story.of(self.code))
         for late in scene.pace.late_ranks:
             node = scene.pace.find_slow_node(late)
             if node is not None:

@@ -1,7 +1,8 @@
 """Tables of what ranks compute and should have alike: norms of gradients, sums over weights.
 
 A program that compares its ranks prints a heading that says what is compared, such as fairseq's
-`grad_norm across the workers:`, and a line for each rank below it.
+`grad_norm across the workers:`, and a line for each rank below it. People who print checksums of
+their ranks say so, and show a line for each step with those of all ranks.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from whystuck.parse.logs.blocks.tabled import MAX_STRANGERS, TabledSeen
 from whystuck.parse.logs.lines import LogLine
 
 _MEMBERS = (b"workers", b"ranks", b"replicas")
-VALUE_MARKS = tuple(
+_SUMS = (b"checksum", b"param hash", b"params hash", b"weight hash", b"model hash", b"state hash")
+VALUE_MARKS = _SUMS + tuple(
     word + b" " + members
     for word in (b"across the", b"across all", b"across", b"between the", b"between")
     for members in _MEMBERS
@@ -23,6 +25,19 @@ VALUE_MARKS = tuple(
 _HEAD = re.compile(
     r"\b(?:across|between)(?: the| all)? (?:workers|ranks|replicas)\s{0,2}:\s{0,8}$", re.IGNORECASE
 )
+# Sums over what all ranks have alike; of a file or a package there are sums as well.
+_SUM_HEAD = re.compile(
+    r"\b(?:param(?:eter)?s?|weights?|model|state)\b.{0,60}?\b(?:checksum|hash)"
+    r"|\b(?:checksum|hash)(?:es|s)?\b.{0,60}?\b(?:param(?:eter)?s?|weights?|model|state)\b",
+    re.IGNORECASE,
+)
+# Of several ranks in one line: `r0 8f1c22d0  r1 8f1c22d0`
+_CELL = re.compile(
+    r"(?<![\w.])(?:rank[ _]?|r)(\d{1,7})[ :=]{1,3}([0-9a-f]{6,64}|[-+]?\d{1,20}\.\d{3,20})"
+    r"(?![\w.])",
+    re.IGNORECASE,
+)
+_LEAST_CELLS = 3
 # What is compared, in so many characters before that.
 _WHAT = re.compile(
     r"\b(?:grad|param|weight|model|state|loss|norm|checksum|hash|sum)", re.IGNORECASE
@@ -43,6 +58,8 @@ class ValueReader:
         self._begin = 0
         self._what = ""
         self._strangers = 0
+        # Whether lines have the values of several ranks.
+        self._is_wide = False
 
     @property
     def is_open(self) -> bool:
@@ -52,7 +69,17 @@ class ValueReader:
     def read(self, line: LogLine, row: int, *, is_mark: bool) -> Iterator[TabledSeen]:
         """Take a line; yield the value that it tells."""
         if is_mark and (what := _find_what(line.text)):
-            self._begin, self._what, self._strangers = row, what, 0
+            self._begin, self._what, self._strangers, self._is_wide = row, what, 0, False
+        elif self._begin and self._is_wide and (cells := _CELL.findall(line.text)):
+            self._strangers = 0
+            # Each line compares the ranks at one step.
+            groups = {"table": str(row), "what": self._what}
+            for rank, value in cells if len(cells) >= _LEAST_CELLS else ():
+                if int(rank) <= MAX_RANK:
+                    cell = groups | {"own": rank, "sum": value.lower()}
+                    yield TabledSeen("table.value", row, line, cell)
+        elif is_mark and _SUM_HEAD.search(line.text):
+            self._begin, self._what, self._strangers, self._is_wide = row, "sum", 0, True
         elif self._begin and (told := _read_row(line)) is not None:
             self._strangers = 0
             groups = {"table": str(self._begin), "what": self._what, **told}
