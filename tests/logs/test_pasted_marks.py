@@ -347,3 +347,25 @@ def test_rank_that_left_the_loop_for_its_evaluation(tmp_path: Path, words: str) 
 
     same = [f"[rank{rank}]: {WAIT.format(rank, 64)}" for rank in range(4)]
     assert not [item for item in say(tmp_path, said, *same).findings if item.culprits.ranks]
+
+
+# ------------------------------------------------------------- ranks that a loop of a shell prints
+
+LOOPS = [
+    "$ for p in 15571 15572 15574; do tr '\\0' '\\n' < /proc/$p/environ | grep ^RANK; done",
+    "root@gpu7:~# for pid in 15571 15572 15574 ; do cat /proc/${pid}/environ | tr '\\0' '\\n' | grep "
+    "-w RANK; done",
+]
+ROWS = ["15571 Rl+ -", "15572 Rl+ -", "15574 Tl+ do_signal_stop"]
+PS = ["    PID STAT WCHAN                    TIME CMD"]
+PS += [f"  {row}        11:20:51 python -u gan.py" for row in ROWS]
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_loop_over_processes_tells_their_ranks(tmp_path: Path, loop: str) -> None:
+    ranks = ["RANK=0", "RANK=2", "RANK=1"]
+    assert show(first_of(say(tmp_path, *PS, loop, *ranks)))[:2] == ("H113", [1])
+
+    # One of them has no rank, and nothing tells which; other lines are between; a rank twice.
+    for told in (ranks[:2], [ranks[0], "cat: permission denied", *ranks[1:]], ["RANK=0"] * 3):
+        assert show(first_of(say(tmp_path, *PS, loop, *told)))[:2] == ("H113", [])

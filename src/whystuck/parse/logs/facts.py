@@ -14,7 +14,7 @@ from whystuck.evidence.logs.lines import UNKNOWN_RANK
 from whystuck.evidence.ranks import MAX_RANK
 from whystuck.parse.logs.line_texts import read_text
 from whystuck.parse.logs.lines import LogLine
-from whystuck.parse.logs.process_words import ENVIRON, is_row_of_ps
+from whystuck.parse.logs.process_words import ENVIRON, EnvironLoop, is_row_of_ps
 from whystuck.parse.logs.steady_steps import Pace
 from whystuck.parse.logs.times import Stamp, read_stamp
 
@@ -120,6 +120,7 @@ class LogFacts:
         restarts: The lines where the launcher starts all ranks again, with the attempt from there.
         boot: When the machine was booted.
         environ: The process whose environment is printed, and the line that says so.
+        loop: The processes whose ranks are printed one after the other.
     """
 
     kinds: Counter[str] = field(default_factory=Counter)
@@ -150,6 +151,7 @@ class LogFacts:
     restarts: list[tuple[int, int]] = field(default_factory=list)
     boot: Stamp | None = None
     environ: tuple[int, int] = (0, 0)
+    loop: EnvironLoop = field(default_factory=EnvironLoop)
 
     def note(self, line: LogLine, row: int) -> None:
         """Take what any line tells by its prefixes, and what it says of the job."""
@@ -180,6 +182,9 @@ class LogFacts:
         """Take the rank in what is printed of the environment of a process; tell whether it is."""
         if "/environ" in text and (match := ENVIRON.search(text)):
             self.environ = int(match[1]), row
+        for pid, rank in self.loop.read(text, row):
+            if len(self.rank_by_pid) < _MAX_KEPT:
+                self.rank_by_pid.setdefault(pid, set()).add(rank)
         pid, begin = self.environ
         is_own = bool(pid) and 0 <= row - begin <= _ENVIRON_LINES and "RANK=" in text
         if is_own and (match := _ENV_RANK.search(text)) and len(self.rank_by_pid) < _MAX_KEPT:

@@ -34,6 +34,36 @@ _PS_ROW = re.compile(
     r".{0,4000}?\sRANK=(\d{1,7})(?!\S)"
 )
 ENVIRON = re.compile(r"/proc/(\d{2,7})/environ\b")
+# A loop of a shell that prints the rank of one process after the other.
+_LOOP = re.compile(
+    r"\bfor (\w{1,20}) in ((?:\d{2,7} ){1,128}\d{2,7}) ?; ?do .{0,160}/proc/\$\{?\1\}?/environ\b"
+    r".{0,80}\bRANK\b"
+)
+_PRINTED = re.compile(r"^RANK=(\d{1,7})$")
+
+
+class EnvironLoop:
+    """The processes of a loop whose ranks are printed below it, one in each line."""
+
+    def __init__(self) -> None:
+        self._pids: list[int] = []
+        self._ranks: list[int] = []
+        self._last_row = 0
+
+    def read(self, text: str, row: int) -> list[tuple[int, int]]:
+        """Take a line; return each process and its rank once the last one is printed.
+
+        Where fewer ranks are printed than there are processes, nothing tells whose they are.
+        """
+        if "/environ" in text and (loop := _LOOP.search(text)):
+            self._pids, self._ranks = [int(pid) for pid in loop[2].split()], []
+            self._last_row = row
+        elif self._pids and row == self._last_row + 1 and (told := _PRINTED.match(text)):
+            self._ranks.append(int(told[1]))
+            self._last_row = row
+            if len(self._ranks) == len(self._pids) == len(set(self._ranks)):
+                return list(zip(self._pids, self._ranks, strict=True))
+        return []
 
 
 def tells_of_processes(small: str) -> bool:
