@@ -353,8 +353,7 @@ def test_rank_that_left_the_loop_for_its_evaluation(tmp_path: Path, words: str) 
 
 LOOPS = [
     "$ for p in 15571 15572 15574; do tr '\\0' '\\n' < /proc/$p/environ | grep ^RANK; done",
-    "root@gpu7:~# for pid in 15571 15572 15574 ; do cat /proc/${pid}/environ | tr '\\0' '\\n' | grep "
-    "-w RANK; done",
+    "# for pid in 15571 15572 15574 ; do cat /proc/${pid}/environ | xargs -0n1 | grep -w RANK",
 ]
 ROWS = ["15571 Rl+ -", "15572 Rl+ -", "15574 Tl+ do_signal_stop"]
 PS = ["    PID STAT WCHAN                    TIME CMD"]

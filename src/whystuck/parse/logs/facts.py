@@ -185,6 +185,8 @@ class LogFacts:
         for pid, rank in self.loop.read(text, row):
             if len(self.rank_by_pid) < _MAX_KEPT:
                 self.rank_by_pid.setdefault(pid, set()).add(rank)
+        if self.loop.last_row == row:
+            return True
         pid, begin = self.environ
         is_own = bool(pid) and 0 <= row - begin <= _ENVIRON_LINES and "RANK=" in text
         if is_own and (match := _ENV_RANK.search(text)) and len(self.rank_by_pid) < _MAX_KEPT:

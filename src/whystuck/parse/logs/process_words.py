@@ -48,7 +48,7 @@ class EnvironLoop:
     def __init__(self) -> None:
         self._pids: list[int] = []
         self._ranks: list[int] = []
-        self._last_row = 0
+        self.last_row = 0
 
     def read(self, text: str, row: int) -> list[tuple[int, int]]:
         """Take a line; return each process and its rank once the last one is printed.
@@ -57,10 +57,10 @@ class EnvironLoop:
         """
         if "/environ" in text and (loop := _LOOP.search(text)):
             self._pids, self._ranks = [int(pid) for pid in loop[2].split()], []
-            self._last_row = row
-        elif self._pids and row == self._last_row + 1 and (told := _PRINTED.match(text)):
+            self.last_row = row
+        elif self._pids and row == self.last_row + 1 and (told := _PRINTED.match(text)):
             self._ranks.append(int(told[1]))
-            self._last_row = row
+            self.last_row = row
             if len(self._ranks) == len(self._pids) == len(set(self._ranks)):
                 return list(zip(self._pids, self._ranks, strict=True))
         return []
