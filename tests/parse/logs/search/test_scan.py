@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.each import each
 
+from whystuck.parse.logs.compiled import LogTables
 from whystuck.parse.logs.search.engines import Engine
 from whystuck.parse.logs.search.patterns import find_literals
 from whystuck.parse.logs.search.scan import MAX_GROUP, MAX_LINE, Hit, LogPatterns, LogScanner
@@ -201,3 +202,14 @@ def test_without_hyperscan_the_other_engine_serves(monkeypatch: pytest.MonkeyPat
     assert LogPatterns(OURS).engine == "numpy"
     with pytest.raises(ImportError):
         LogPatterns(OURS, "hyperscan")
+
+
+@per_engine
+def test_all_that_is_searched_for_can_be_by_each_engine(engine: Engine) -> None:
+    LogTables(engine=engine)
+
+
+def test_mark_that_is_too_short_is_refused_by_all_engines() -> None:
+    for engine in ENGINES:
+        with pytest.raises(ValueError, match="too short"):
+            LogPatterns(OURS, engine, [b"=$?"])

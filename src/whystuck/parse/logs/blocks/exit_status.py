@@ -8,7 +8,10 @@ from collections.abc import Iterator
 from whystuck.parse.logs.blocks.tabled import TabledSeen
 from whystuck.parse.logs.lines import LogLine
 
-STATUS_MARKS = (b"echo $?", b'$?"', b"${?}", b"=$?", b": $?")
+STATUS_MARKS = (
+    b"echo $?", b'echo "', b"${?}", b": $?",
+    b"echo rc", b"echo exit", b"echo status", b"echo code", b"echo ret",
+)  # fmt: skip
 # Behind a prompt, and nothing before it on its line: else it is the status of that.
 _ASKED = re.compile(
     r"^(?:[^$#%>]{0,80}[$#%>] ?|> ?)?echo \"?(?:\w{1,12}[ =:]{1,3}){0,2}\$\{?\?\}?\"?\s*$"

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whystuck.parse.logs.search.engines import Engine, Text, make_finder
-from whystuck.parse.logs.search.patterns import find_literals
+from whystuck.parse.logs.search.patterns import MIN_LITERAL, find_literals
 from whystuck.parse.logs.search.raw_lines import LineTable, Places
 from whystuck.parse.logs.signatures import Signature
 
@@ -120,6 +120,7 @@ class LogPatterns:
 
         Raises:
             ImportError: hyperscan was asked for and cannot be loaded.
+            ValueError: A mark has less than four bytes, which not every engine can search for.
         """
         self._ids: list[str] = []
         self._patterns: list[bytes] = []
@@ -133,6 +134,8 @@ class LogPatterns:
             for text in _drop_longer(literals.texts):
                 owners.setdefault((text, literals.caseless), []).append(number)
         for text in marks:
+            if len(text) < MIN_LITERAL:
+                raise ValueError(f"{text!r} is too short to be searched for")
             owners.setdefault((text, False), [])
         self._texts = [Text(text, low, frozenset(known)) for (text, low), known in owners.items()]
         self._kinds = _TextKinds(self._texts, signatures)
