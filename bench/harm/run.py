@@ -75,13 +75,18 @@ def main() -> int:
 
 
 def _try(case: Case, bare: Seen, *, agent: bool) -> list[str]:
-    """Run under whystuck; a wall time that differs on a busy machine is measured again."""
+    """Run under whystuck; a wall time that differs on a busy machine is measured again.
+
+    So is what the script does by itself: a job of torch fails once in a while, bare as well.
+    """
     whystuck = [sys.executable, "-m", "whystuck", "run"]
     whystuck += [*case.options, *([] if agent else ["--no-agent"])]
     differences: list[str] = []
     for _ in range(3):
         under = run_case(case, whystuck=[*whystuck, "--evidence", "{evidence}", "--"])
         differences = compare(case, bare, under)
+        if any(not one.startswith("wall") for one in differences):
+            differences = compare(case, run_case(case, whystuck=[]), under)
         if not differences or any(not one.startswith("wall") for one in differences):
             break
     return differences
