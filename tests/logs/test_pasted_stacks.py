@@ -105,6 +105,27 @@ def test_thread_that_is_at_work_or_gave_the_gil_back_keeps_nothing(
     assert all(one.code != "H114" for one in report.findings)
 
 
+COMPUTES = """\
+Thread 1 (Thread 0x7f1b11d2a740 (LWP 701) "python"):
+#0  0x00007f1a8c00b7d2 in tok::merge (n=5) from /v/lib/python3.10/site-packages/tok/_core.so
+#1  0x0000000000530f4d in ?? ()
+#2  0x00000000004e2c3f in _PyEval_EvalFrameDefault ()
+"""
+
+
+def test_extension_that_computes_while_two_threads_want_the_gil(tmp_path: Path) -> None:
+    second = WANTS.replace("Thread 3 (", "Thread 4 (").replace("LWP 815", "LWP 816")
+    finding = first_of(say(tmp_path, WANTS, second, COMPUTES))
+
+    assert (finding.code, finding.confidence) == ("H114", "possible")
+    assert "is busy in tok::merge of _core.so" in finding.summary
+    assert all("??" not in place.function for place in finding.where)
+
+    # One that waits may have come this moment.
+    report = say(tmp_path, WANTS, COMPUTES)
+    assert all(one.code != "H114" for one in report.findings)
+
+
 def test_blocked_extension_that_nobody_waits_for_keeps_nothing(tmp_path: Path) -> None:
     report = say(tmp_path, KEEPS.format(block="futex_wait ()", call=EXTENSION))
 

@@ -18,7 +18,7 @@ _BLOCKS = re.compile(
     r"|sem_(?=\w*wait))\w*|(?:(?:clock_)?nanosleep|p?poll|p?select|epoll_wait|read"
     r"|connect|waitpid|wait4)\d*)(?:@|$)"
 )
-_SOURCE = "gdb"
+_SOURCE, _NAMELESS = "gdb", "??"
 # With `--native` it shows the frames of libraries, and always who owns the GIL.
 _SAMPLER = "py-spy"
 # Libraries that give the GIL back before they block.
@@ -52,9 +52,9 @@ def explain_native_gil(facts: Facts, rank: int) -> Suspicion | None:
     return Suspicion(
         rank,
         codes.GIL_HELD,
-        Confidence.LIKELY if is_told else Confidence.POSSIBLE,
+        Confidence.LIKELY if is_told and is_blocked else Confidence.POSSIBLE,
         f"is {how} in {call.function} of {library}, and keeps the GIL, for which {text}",
-        inner[inner.index(call) :],
+        tuple(frame for frame in inner[inner.index(call) :] if frame.function != _NAMELESS),
         because=(
             facts.stacks.cite(
                 rank,
