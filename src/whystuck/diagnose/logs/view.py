@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import cached_property
 from itertools import chain
 
+from whystuck.diagnose.logs.begins import find_begins
 from whystuck.diagnose.logs.clocks import Clocks
 from whystuck.diagnose.logs.owners import Owner, is_address, list_owners
 from whystuck.evidence.live import ExitRecord, FatalStack, PythonException
@@ -23,8 +24,6 @@ _MACHINE_KINDS = {"kernel", "service", "scheduler", "events"}
 _NS_PER_MS, _NS_PER_S = 1_000_000, 1_000_000_000
 # A machine that breaks is felt within this, after the time limits of collectives are taken off.
 _FELT_NS = 900 * _NS_PER_S
-# A launcher that speaks this long after another one of the same host belongs to another run.
-_NEW_RUN_NS = 900 * _NS_PER_S
 _LATE_NS = 30 * _NS_PER_S
 # What is asked of all events about all failures takes 1 s for so many pairs.
 _MOST_COMPARED = 1_000_000
@@ -61,7 +60,7 @@ class LogView:
         last = [item for item in logs.events if item.attempt >= self.last_attempt]
         last = [item for item in last if not item.is_past or item.role == "context"]
         self._compared = 0
-        self._begins = _find_begins(last)
+        self._begins = find_begins(last)
         self.events = tuple(item for item in last if self._is_of_this_run(item))
 
     @cached_property
@@ -223,7 +222,34 @@ class LogView:
         for state in self.evidence.devices:
             if state.entry.bus and not state.entry.is_guessed:
                 found.setdefault(simplify_bus(state.entry.bus), set()).update(state.entry.ranks)
+        for row in self.list_signatures("table.device"):
+            owner = self.find_rank_of_device(int(row.groups["index"]), row.node)
+            if owner is not None and row.groups.get("bus"):
+                found.setdefault(simplify_bus(row.groups["bus"]), set()).add(owner)
         return found
+
+    def find_rank_of_device(self, index: int, node: str) -> int | None:
+        """Return the rank that has a device of a host, where lines or people tell it."""
+        told = {key: rank for file in self.files for key, rank in file.rank_by_device.items()}
+        found = {
+            rank
+            for (host, one), rank in told.items()
+            if one == index and (not host or is_same_host(host, node))
+        }
+        return found.pop() if len(found) == 1 else index if self._are_devices_ranks else None
+
+    @cached_property
+    def _are_devices_ranks(self) -> bool:
+        """Whether somebody says that ranks have the numbers of their devices.
+
+        Where that is said of local ranks, those of one host alone are the ranks of the job.
+        """
+        told = list(self.list_signatures("table.rank_is_device"))
+        is_local = any(event.groups.get("of") for event in told)
+        rows = {(row.node, row.groups["index"]) for row in self.list_signatures("table.device")}
+        hosts = self.hosts | {node for node, _ in rows}
+        is_whole = len(hosts - {""}) <= 1 and all(rank < len(rows) for rank in self.ranks)
+        return bool(told) and (is_whole or not is_local)
 
     def find_ranks_of_bus(self, bus: str, node: str) -> frozenset[int]:
         """Return the ranks on a host whose device has this bus id; none when nothing tells."""
@@ -346,23 +372,6 @@ class LogView:
         """Tell whether these are so many ranks of the job that none of them is special."""
         count = len(set(ranks) - {-1})
         return count > 1 and count >= _EVERYWHERE * len(self.ranks)
-
-
-def _find_begins(events: Iterable[LogEvent]) -> dict[str, int]:
-    """Find the line before which each log is of an earlier run, whose launcher had ended.
-
-    People append the output of one run to that of the run before.
-    """
-    begins: dict[str, int] = {}
-    last: dict[tuple[str, str], LogEvent] = {}
-    for event in sorted(events, key=lambda event: (event.artifact, event.row)):
-        if event.pid and event.time and event.signature.startswith("elastic."):
-            before = last.get((event.artifact, event.node))
-            then = before.time if before is not None and before.pid != event.pid else None
-            if before is not None and then and event.time.ns - then.ns > _NEW_RUN_NS:
-                begins[event.artifact] = before.row
-            last[event.artifact, event.node] = event
-    return begins
 
 
 def is_same_host(one: str, other: str) -> bool:

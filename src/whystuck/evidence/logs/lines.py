@@ -26,7 +26,8 @@ class LogFile:
         node_by_rank: Hosts of ranks, as headers of NCCL and prefixes of launchers tell them.
         bus_by_rank: PCI bus ids of devices of ranks (``9b000``), as NCCL tells them.
         pid_by_rank: Processes of ranks, as headers of NCCL and launchers tell them.
-        rank_by_device: Ranks of the devices of its host, as lines tell that name both.
+        rank_by_device: Ranks of devices by host, as lines tell that name both, and sentences; the
+            host is empty where it is that of the log.
         loss_ranks: The ranks that print losses which are finite.
         hosts: The hosts whose names stand before its lines.
         goes_on: Whether its last steps came at one pace, right until somebody looked at it.
@@ -46,7 +47,7 @@ class LogFile:
     node_by_rank: Mapping[int, str] = field(default_factory=dict)
     bus_by_rank: Mapping[int, str] = field(default_factory=dict)
     pid_by_rank: Mapping[int, int] = field(default_factory=dict)
-    rank_by_device: Mapping[int, int] = field(default_factory=dict)
+    rank_by_device: Mapping[tuple[str, int], int] = field(default_factory=dict)
     loss_ranks: frozenset[int] = frozenset()
     hosts: frozenset[str] = frozenset()
     goes_on: bool = False

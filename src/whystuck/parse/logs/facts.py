@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 
 from whystuck.evidence.logs.lines import UNKNOWN_RANK
 from whystuck.evidence.ranks import MAX_RANK
-from whystuck.parse.logs.line_texts import read_text
+from whystuck.parse.logs.line_texts import ToldText, read_text
 from whystuck.parse.logs.lines import LogLine
 from whystuck.parse.logs.process_words import ENVIRON, EnvironLoop, is_row_of_ps
+from whystuck.parse.logs.said_places import HostRanks, PodRanks
 from whystuck.parse.logs.steady_steps import Pace
 from whystuck.parse.logs.times import Stamp, read_stamp
 
@@ -121,6 +122,10 @@ class LogFacts:
         boot: When the machine was booted.
         environ: The process whose environment is printed, and the line that says so.
         loop: The processes whose ranks are printed one after the other.
+        pods: The pod that is described.
+        host_ranks: The ranks of hosts, as sentences tell them.
+        order: The ranks that processes have in the order in which they stand, as a sentence lists
+            them; empty where they stand in the order of ranks, None where nobody says so.
     """
 
     kinds: Counter[str] = field(default_factory=Counter)
@@ -152,6 +157,9 @@ class LogFacts:
     boot: Stamp | None = None
     environ: tuple[int, int] = (0, 0)
     loop: EnvironLoop = field(default_factory=EnvironLoop)
+    pods: PodRanks = field(default_factory=PodRanks)
+    host_ranks: set[HostRanks] = field(default_factory=set)
+    order: str | None = None
 
     def note(self, line: LogLine, row: int) -> None:
         """Take what any line tells by its prefixes, and what it says of the job."""
@@ -217,13 +225,7 @@ class LogFacts:
         self.world_size = max(self.world_size, told.world_size)
         if told.pid is not None and len(self.pids) < _MAX_KEPT:
             self.pids.add(told.pid)
-        for rank, pid, is_local in told.rank_pids:
-            if len(self.rank_by_pid) >= _MAX_KEPT:
-                break
-            if is_local:
-                self.local_by_pid.setdefault(pid, rank)
-            else:
-                self.rank_by_pid.setdefault(pid, set()).add(rank)
+        self._note_said(told, line, row)
         if line.is_nccl and "opCount" in line.text and (match := _CALL.search(line.text)):
             self._note_call(line, row, match)
         if told.is_progress and len(self.progress) < _MAX_KEPT:
@@ -237,6 +239,21 @@ class LogFacts:
                 self.pace.note_step(row, line.stamp)
         elif not told.is_progress:
             self.pace.note_line(row, line.text)
+
+    def _note_said(self, told: ToldText, line: LogLine, row: int) -> None:
+        """Take what a line says of where ranks run."""
+        for rank, pid, is_local in told.rank_pids:
+            if len(self.rank_by_pid) >= _MAX_KEPT:
+                break
+            if is_local:
+                self.local_by_pid.setdefault(pid, rank)
+            else:
+                self.rank_by_pid.setdefault(pid, set()).add(rank)
+        if len(self.host_ranks) < _MAX_KEPT:
+            self.host_ranks.update(told.host_ranks)
+        self.order = told.order if told.order is not None else self.order
+        if (pod := self.pods.read(line.text, row)) and len(self.node_by_rank) < _MAX_KEPT:
+            self.node_by_rank.setdefault(pod[1], pod[0])
 
     def find_kind(self) -> str:
         """Tell the kind of the log from the lines that were sampled; empty for output of ranks."""
@@ -293,6 +310,8 @@ class LogFacts:
         for called, calls in later.calls.items():
             self.calls.setdefault(called, deque(maxlen=_MAX_CALLS)).extend(calls)
         self.pids |= later.pids
+        self.host_ranks |= later.host_ranks
+        self.order = self.order if later.order is None else later.order
         self.said_ranks |= later.said_ranks
         self.world_size = max(self.world_size, later.world_size)
         self.first, self.last = self.first or later.first, later.last or self.last

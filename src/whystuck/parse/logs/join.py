@@ -15,6 +15,7 @@ from whystuck.parse.logs.inferred import InferredRanks
 from whystuck.parse.logs.known_logs import (
     KnownLog,
     find_own_rank,
+    list_ordered,
     take_indices,
     take_locals,
 )
@@ -257,6 +258,8 @@ class LogIndex:
         for pid, ranks in facts.rank_by_pid.items():
             for rank in ranks:
                 self.processes.note(log.node, pid, rank, is_said=True)
+        for pid, rank in list_ordered(log.source.part):
+            self.processes.note(log.node, pid, rank, is_said=True)
         for member in list_owners(log.source.part.ras, self.world_size):
             self.processes.note(member.host, member.pid, member.rank)
 
@@ -359,13 +362,13 @@ class LogIndex:
         )
 
 
-def _find_devices(log: KnownLog) -> dict[int, int]:
-    """Return the rank of each device of the host of a log; nothing where two have one."""
-    devices = {
-        device: min(own)
-        for (host, device), own in log.source.part.facts.rank_by_device.items()
-        if len(own) == 1 and host in ("", log.node)
-    }
+def _find_devices(log: KnownLog) -> dict[tuple[str, int], int]:
+    """Return the rank of each device, by its host; nothing where two have one."""
+    facts = log.source.part.facts
+    devices = {place: min(own) for place, own in facts.rank_by_device.items() if len(own) == 1}
+    for host, first, last in facts.host_ranks:
+        for device in range(last - first + 1):
+            devices.setdefault((host, device), first + device)
     return devices if len(set(devices.values())) == len(devices) else {}
 
 

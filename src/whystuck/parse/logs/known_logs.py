@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from whystuck.evidence.logs.lines import UNKNOWN_RANK
+from whystuck.parse.logs.blocks.stack_headings import read_rank_list
 from whystuck.parse.logs.log_inputs import LogInput
+from whystuck.parse.logs.parts import LogPart
 from whystuck.parse.logs.times import Anchor
 
 # Names that count machines.
@@ -71,3 +74,20 @@ def take_indices(group: list[KnownLog]) -> None:
     elif known and len(group) > 1:
         for log, ranks in known:
             log.rank = next(iter(ranks))
+
+
+def list_ordered(part: LogPart) -> Iterator[tuple[int, int]]:
+    """Yield the processes that a log shows, with their ranks, where it says their order.
+
+    Nothing tells which is which where more or fewer of them are shown than have ranks.
+    """
+    order = part.facts.order
+    if order is None:
+        return
+    shown = [seen.pid for seen in part.stacks if seen.pid and not seen.is_worker]
+    shown = shown or [int(row.groups.get("pid", "0")) for row in part.tabled]
+    pids = list(dict.fromkeys(pid for pid in shown if pid))
+    ranks = sorted(read_rank_list(order.replace("..", "-"))) if order else list(range(len(pids)))
+    world = part.facts.world_size
+    if len(pids) > 1 and len(ranks) == len(pids) and (order or world in (0, len(pids))):
+        yield from zip(pids, ranks, strict=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from statistics import median
 
 from whystuck.diagnose import codes
@@ -64,7 +64,6 @@ def make_throttled(view: LogView) -> Iterator[Case]:
     reasons = list(view.list_signatures("table.slowdown"))
     if not slow and not reasons:
         return
-    is_same = _are_ranks(view, rows)
     indices = sorted({int(index) for *_, index in slow})
     events = [*(rows[key] for key in slow), *reasons]
     buses = sorted({event.groups["bus"] for event in reasons})
@@ -81,7 +80,7 @@ def make_throttled(view: LogView) -> Iterator[Case]:
         summary=f"{who}{f' on {nodes[0]}' if len(nodes) == 1 else ''} runs slower than it could "
         f"({why}); all ranks wait for the slowest device",
         tier=NOTE,
-        ranks=tuple(indices) if is_same else (),
+        ranks=_find_ranks(view, slow),
         nodes=nodes,
         lines=tuple(events[:_MAX_LINES]),
         time=find_time(events),
@@ -89,16 +88,11 @@ def make_throttled(view: LogView) -> Iterator[Case]:
     )
 
 
-def _are_ranks(view: LogView, rows: Mapping[tuple[str, str, str], LogEvent]) -> bool:
-    """Return whether somebody says that ranks have the numbers of their devices.
-
-    Where that is said of local ranks, those of one host alone are the ranks of the job.
-    """
-    told = list(view.list_signatures("table.rank_is_device"))
-    is_local = any(event.groups.get("of") for event in told)
-    hosts = view.hosts | {node for _, node, _ in rows}
-    is_whole = len(hosts - {""}) <= 1 and all(rank < len(rows) for rank in view.ranks)
-    return bool(told) and (is_whole or not is_local)
+def _find_ranks(view: LogView, devices: Iterable[tuple[str, str, str]]) -> tuple[int, ...]:
+    """Return the ranks that have some devices; nobody where it is not told of each of them."""
+    ranks = [view.find_rank_of_device(int(index), node) for _, node, index in devices]
+    known = {rank for rank in ranks if rank is not None}
+    return tuple(sorted(known)) if len(known) == len(ranks) else ()
 
 
 def _name_device(row: LogEvent) -> tuple[str, str, str]:

@@ -33,6 +33,16 @@ DEVICE_MARKS = (
     b"rank is the gpu",
     b"rank is the GPU",
     b"rank equals",
+    b"GPU index",
+    b"gpu index",
+    b"GPU id",
+    b"gpu id",
+    b"GPU i ",
+    b"GPU N ",
+    b"GPU order",
+    b"gpu order",
+    b"|   0000",
+    b"| 0000",
 )
 BUS = re.compile(r"^GPU (0000[0-9A-Fa-f]{0,4}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.\d)")
 _REASON = re.compile(r"^\s*([HS]W (?:Thermal |Power Brake )?Slowdown)\s*: Active\s*$")
@@ -40,7 +50,11 @@ _SAME = re.compile(
     r"\brank (?:i|N)\b ?(?:=|==|is|<->|->|uses|on|runs on|sits on) ?"
     r"(?:gpu|cuda|device)[ :_]?(?:i|N)\b"
     r"|\b(?P<local>local[_ ])?rank ?(?:=|==|is|equals)(?: the)? ?(?:gpu|cuda|device)[ _]?"
-    r"(?:index|id|idx|number)\b",
+    r"(?:index|id|idx|number)\b"
+    r"|\b(?:gpu|cuda|device)[ _]?(?:index|id|idx|number|i|N) ?(?:=|==|is|equals|<->|->)(?: the)? ?"
+    r"(?P<own>local[_ ])?rank\b(?! ?\d)"
+    r"|\b(?P<each>local )?ranks? (?:are |is )?in (?:the )?(?:gpu|device) order\b"
+    r"|\b(?P<order>local )?rank order (?:=|==|is) (?:the )?(?:gpu|device) order\b",
     re.IGNORECASE,
 )
 # What columns are called, by release and by option.
@@ -50,15 +64,23 @@ _COLUMNS = {
     "temperature": ("temperature.gpu", "gtemp"),
     "busy": ("utilization.gpu", "sm"),
     "reasons": ("clocks_event_reasons.active", "clocks_throttle_reasons.active"),
+    "bus": ("pci.bus_id", "gpu_bus_id"),
     "width": ("pcie.link.width.current",),
     "most": ("pcie.link.width.max",),
 }
-_TELLING = {"clock", "reasons", "temperature", "width"}
+_TELLING = {"bus", "clock", "reasons", "temperature", "width"}
 _FLAGS = re.compile(r"clocks_(?:event|throttle)_reasons\.((?:hw|sw_thermal)\w*)")
 # The command that asks for columns, whose names may be left out of what it prints.
 _ASKED = re.compile(r"--query-gpu[= ]['\"]?([\w.,]{3,600})")
 _UNIT = re.compile(r" ?\[[^\]]{1,8}\]$")
-_VALUE = re.compile(r"^\s*(0x[0-9a-fA-F]{1,16}|\d{1,12}(?:\.\d{1,6})?)(?:\s?[A-Za-z%]{1,4})?\s*$")
+_VALUE = re.compile(
+    r"^\s*(0x[0-9a-fA-F]{1,16}|\d{1,12}(?:\.\d{1,6})?|[0-9a-fA-F]{4,8}(?::[0-9a-fA-F]{2}){2}\.\d)"
+    r"(?:\s?[A-Za-z%]{1,4})?\s*$"
+)
+# A row of what nvidia-smi prints when it is asked for nothing.
+_LISTED = re.compile(
+    r"^\|\s{1,4}(\d{1,3})\s{2,4}\S[^|]{0,60}\|\s{1,4}([0-9a-fA-F]{8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.\d)\s"
+)
 
 
 class DeviceReader:
@@ -88,8 +110,11 @@ class DeviceReader:
             self._bus = match[1]
         elif (match := _REASON.match(text)) and self._bus:
             yield TabledSeen("table.slowdown", row, line, {"bus": self._bus, "reason": match[1]})
+        elif match := _LISTED.match(text):
+            yield TabledSeen("table.device", row, line, {"index": match[1], "bus": match[2]})
         elif match := _SAME.search(text):
-            groups = {"of": "host"} if match["local"] else {}
+            is_local = match["local"] or match["own"] or match["each"] or match["order"]
+            groups = {"of": "host"} if is_local else {}
             yield TabledSeen("table.rank_is_device", row, line, groups)
 
     def _begins(self, text: str) -> bool:

@@ -30,7 +30,9 @@ _STATE = re.compile(
     r"^\s{0,24}(?:[Ss]tate:\s{1,8}(?:\d{1,2}: )?[A-Z]|LnkSta:|link [a-z]\w{1,30}/\d"
     r"|(?:Max|Current)\s{2,40}: |[a-z]\w{1,30} port \d{1,2} ==> |\d{1,3}, |State:\t[A-Z] \("
     # what mlxlink tells of a link
-    r"|Width {4,40}: )"
+    r"|Width {4,40}: "
+    # a row of the list of nvidia-smi
+    r"|\|\s{1,4}\d{1,3}\s{2,4}[A-Z])"
     # a row of the log that the controller of a host keeps
     r"|^\s{0,6}[0-9a-f]{1,6} \| +\d\d/\d\d/\d{2,4} \| "
 )

@@ -76,11 +76,13 @@ def _find_ranks_of_devices(view: LogView, texts: Sequence[str]) -> tuple[int, ..
 
     Of one device alone this tells nothing: each rank may see no other, and call it 0.
     """
-    known = [file.rank_by_device for file in view.files if file.rank_by_device]
+    told = {key: rank for file in view.files for key, rank in file.rank_by_device.items()}
+    known = {device: rank for (_, device), rank in told.items()}
     numbers = {int(match[1]) for text in texts if (match := _DEVICE.search(text))}
-    if len(known) != 1 or len(known[0]) < _FEW or not numbers <= known[0].keys():
+    is_one_host = len({host for host, _ in told}) == 1
+    if not is_one_host or len(known) < _FEW or not numbers <= known.keys():
         return ()
-    return tuple(sorted(known[0][number] for number in numbers))
+    return tuple(sorted(known[number] for number in numbers))
 
 
 def _are_survived(view: LogView, events: Sequence[LogEvent]) -> bool:

@@ -1,0 +1,169 @@
+"""What people and tools say of which rank has a device, a pod or a process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.logs.test_told import first_of, say
+
+from whystuck.evidence.finding import Finding
+from whystuck.parse.logs.said_places import HostRanks, find_order, list_host_ranks
+
+LIST = [
+    "[root@cx12 ~]# nvidia-smi",
+    "|   0  NVIDIA A100-SXM4-80GB          On  |   00000000:07:00.0 Off |                    0 |",
+    "|   1  NVIDIA A100-SXM4-80GB          On  |   00000000:0B:00.0 Off |                    0 |",
+    "|   2  NVIDIA A100-SXM4-80GB          On  |   00000000:48:00.0 Off |                    0 |",
+    "|   3  NVIDIA A100-SXM4-80GB          On  |   00000000:4C:00.0 Off |                    7 |",
+]
+QUERY = [
+    "[root@cx12 ~]# nvidia-smi --query-gpu=index,pci.bus_id --format=csv",
+    "index, pci.bus_id",
+    *(f"{index}, 00000000:{bus}:00.0" for index, bus in enumerate(("07", "0B", "48", "4C"))),
+]
+BROKEN = [
+    "[root@cx12 ~]# dmesg -T | grep Xid",
+    "[Sat Aug  9 11:05:08 2025] NVRM: Xid (PCI:0000:4c:00): 48, pid=8123, name=python3, DBE",
+]
+WAIT = (
+    "[rank{0}]:[E809 11:35:10.33{0}120981 ProcessGroupNCCL.cpp:629] [Rank {0}] Watchdog caught "
+    "collective operation timeout: WorkNCCL(SeqNum=914, OpType=ALLREDUCE, NumelIn=2048, "
+    "NumelOut=2048, Timeout(ms)=1800000) ran for 1800021 milliseconds before timing out."
+)
+SAME = [
+    "4 ranks, rank = gpu index",
+    "one node; the GPU index is the rank",
+    "(GPU i = rank i)",
+    "gpu id == rank here",
+    "ranks are in GPU order",
+]
+
+
+def show(finding: Finding) -> tuple[str, list[int]]:
+    return finding.code, finding.culprits.ranks
+
+
+@pytest.mark.parametrize("table", [LIST, QUERY], ids=["list", "query"])
+@pytest.mark.parametrize("said", SAME)
+def test_broken_device_is_of_the_rank_that_is_said_to_have_it(
+    tmp_path: Path, said: str, table: list[str]
+) -> None:
+    waits = [WAIT.format(rank) for rank in (0, 1, 2)]
+
+    assert show(first_of(say(tmp_path, *BROKEN, *table, said, *waits))) == ("C208", [3])
+    # Nobody says it, or somebody says it of one rank alone.
+    for other in ("4 ranks on 4 devices", "is gpu id == rank 0 a problem?"):
+        assert show(first_of(say(tmp_path, *BROKEN, *table, other, *waits))) == ("C208", [])
+
+
+HEAD = (
+    "index, temperature.gpu, clocks.sm, clocks_event_reasons.active, "
+    "clocks_event_reasons.hw_thermal_slowdown"
+)
+SLOW = [
+    "ops@k12:~$ nvidia-smi --query-gpu=index,temperature.gpu,clocks.sm --format=csv",
+    HEAD,
+    *(f"{index}, 59, 1755 MHz, 0x0000000000000004, Not Active" for index in range(5)),
+    "5, 90, 1005 MHz, 0x0000000000000048, Active",
+    *(f"{index}, 61, 1740 MHz, 0x0000000000000004, Not Active" for index in (6, 7)),
+]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "(k12 has the ranks 16-23 in order, k11 shows nothing)",
+        "k10: ranks 0-7, k11: ranks 8-15, k12: ranks 16-23",
+        "k12 = rank 16..23",
+        "ranks 16 to 23 are on node k12",
+    ],
+)
+def test_slow_device_of_a_host_whose_ranks_are_said(tmp_path: Path, said: str) -> None:
+    assert show(first_of(say(tmp_path, *SLOW, said))) == ("N413", [21])
+
+
+def test_slow_device_of_a_host_whose_ranks_are_not_said(tmp_path: Path) -> None:
+    for said in ("k11 has the ranks 8-15", "k12 may have ranks 16-23", "k12 has 16-23 GB free"):
+        assert show(first_of(say(tmp_path, *SLOW, said))) == ("N413", [])
+
+
+def describe(name: str, *rows: str, reason: str = "OOMKilled", code: int = 137) -> list[str]:
+    return [
+        f"$ kubectl describe pod {name}",
+        f"Name:             {name}",
+        "Node:             pool-3-a81c/10.4.0.7",
+        "Containers:",
+        "  pytorch:",
+        *(f"      {row}" for row in rows),
+        "    State:          Terminated",
+        f"      Reason:       {reason}",
+        f"      Exit Code:    {code}",
+    ]
+
+
+@pytest.mark.parametrize(
+    "row",
+    ["RANK:              5", "torchrun --nnodes=8 --nproc_per_node=1 --node_rank=5 train.py"],
+)
+def test_pod_whose_description_tells_its_rank(tmp_path: Path, row: str) -> None:
+    lost = "[rank0]: RuntimeError: [../gloo/transport/tcp/pair.cc:534] Connection closed by peer"
+    assert show(first_of(say(tmp_path, lost, *describe("sft-worker-4", row)))) == ("C202", [5])
+
+    for other in ("RANK_TOTAL:   5", "torchrun --nproc_per_node=8 --node_rank=5 train.py"):
+        assert show(first_of(say(tmp_path, lost, *describe("sft-worker-4", other))))[1] != [5]
+
+
+def stack(pid: int, *frames: str) -> list[str]:
+    return [
+        f"Process {pid}: python -u seg.py",
+        "Python v3.10.14 (/opt/py/bin/python3.10)",
+        "",
+        f'Thread {pid} (idle): "MainThread"',
+        *(f"    {frame}" for frame in frames),
+    ]
+
+
+WAITS = ("wait (torch/distributed/c10d.py:91)", "step (seg.py:91)", "<module> (seg.py:120)")
+PROMPT = ("cmdloop (cmd.py:126)", "interaction (pdb.py:364)", "dice (seg.py:47)")
+STACKS = [*stack(700, *WAITS), *stack(702, *WAITS), *stack(709, *PROMPT), *stack(711, *WAITS)]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "(pids are rank 0..3 in that order)",
+        "the stacks above are in rank order",
+        "processes are sorted by rank",
+        "those pids are ranks 0, 1, 2 and 3 respectively",
+    ],
+)
+def test_processes_that_are_said_to_be_in_the_order_of_ranks(tmp_path: Path, said: str) -> None:
+    assert show(first_of(say(tmp_path, *STACKS, said))) == ("H101", [2])
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "(pids are rank 0..7 in that order)",
+        "the stacks above are not in rank order",
+        "in which rank do they stand? order them",
+        "pids by rank would be nice",
+    ],
+)
+def test_order_that_is_not_said_names_no_rank(tmp_path: Path, said: str) -> None:
+    assert show(first_of(say(tmp_path, *STACKS, said)))[1] == []
+
+
+def test_other_order_of_ranks(tmp_path: Path) -> None:
+    said = "pids are ranks 4-7 in that order"
+    assert show(first_of(say(tmp_path, *STACKS, said))) == ("H101", [6])
+
+
+def test_sentences_are_read_as_they_are_meant() -> None:
+    assert list_host_ranks("n1: ranks 0-7; n2: ranks 8-15") == (
+        HostRanks("n1", 0, 7),
+        HostRanks("n2", 8, 15),
+    )
+    assert list_host_ranks("v1.2 has ranks 3-900 and n1 has ranks 7-7") == ()
+    assert find_order("collectives of a rank are in order, 3 processes") is None
