@@ -32,8 +32,10 @@ _NAMED = (
     (1, re.compile(rf"MEMLOCK\s+max locked-in-memory address space\s+{_SIZE}\b")),
     (1, re.compile(rf"RLIMIT_MEMLOCK is {_SIZE} bytes")),
     (1, re.compile(rf"[Mm]emlock limit:\s+{_SIZE}\b")),
-    # what scripts echo
-    (1024, re.compile(rf"\bulimit -l\s?[:=]\s{{0,4}}{_SIZE}\s*$")),
+)
+# What scripts echo, behind the name of their host.
+_ECHOED = re.compile(
+    rf"^\s{{0,8}}(?:([A-Za-z][\w.-]{{0,62}})[\s:|]{{1,4}})?ulimit -l\s?[:=]\s{{0,4}}{_SIZE}\s*$"
 )
 # What prints the number alone.
 _BARE = "ulimit -l"
@@ -89,7 +91,9 @@ class LimitReader:
                 if match := pattern.search(text):
                     yield self._tell(line, row, (match[1], unit), self._host * self.is_open)
                     return
-            if match := _LOCAL_HOST.match(text):
+            if match := _ECHOED.match(text):
+                yield self._tell(line, row, (match[2], 1024), match[1] or "")
+            elif match := _LOCAL_HOST.match(text):
                 self._host, self._left = match[1], _MAX_STRANGERS
                 self._is_bare = False
             elif _ASKED.search(text):
