@@ -49,6 +49,7 @@ from whystuck.diagnose.logs.cases.quotas import make_quotas
 from whystuck.diagnose.logs.cases.reducer import make_reducer_errors
 from whystuck.diagnose.logs.cases.rendezvous import make_rendezvous
 from whystuck.diagnose.logs.cases.saves import make_slow_saves
+from whystuck.diagnose.logs.cases.shared_memory import make_shared_memory
 from whystuck.diagnose.logs.cases.slow_tables import make_starved, make_throttled
 from whystuck.diagnose.logs.cases.stale_files import make_stale_files
 from whystuck.diagnose.logs.cases.stopped import make_stopped
@@ -71,6 +72,7 @@ MAKERS: tuple[Maker, ...] = (
     make_device_fault,
     make_miscomputing,
     make_memlock,
+    make_shared_memory,
     make_config_errors,
     make_unstarted,
     make_transports,

@@ -45,7 +45,7 @@ _PROMPT = re.compile(r"^\[?(?:[\w.-]{1,32}@)([\w.-]{1,64})[^$#>]{0,80}[$#>] ")
 _ELSEWHERE = re.compile(r"\b(?:srun|ssh|pdsh|clush|mpirun|mpiexec|kubectl|parallel-ssh|ansible)\b")
 _ALONE = re.compile(rf"^\s{{0,8}}{_SIZE}\s*$")
 _LABELLED = re.compile(
-    rf"^\s{{0,8}}([A-Za-z][\w.-]{{0,62}})\s?[:|=]?((?:\s{{1,8}}(?:unlimited|\d{{1,20}})){{1,6}})\s*$"
+    r"^\s{0,8}([A-Za-z][\w.-]{0,62})\s?[:|=]?((?:\s{1,8}(?:unlimited|\d{1,20})){1,6})\s*$"
 )
 # `n7 memlock=64 nofile=1024`
 _WORDED = re.compile(
@@ -56,7 +56,8 @@ _WORDED = re.compile(
 # Parts of a command, and those that print one number each.
 _PART = re.compile(r";|&&|\|\||\$\(|`")
 _COUNTS = re.compile(
-    r"\bulimit (?:-[SH] )?-[a-zA-Z]\b|\bnproc\b|\bwc -l|\bgrep -c|\bgetconf\b|\bcat /(?:proc/sys|sys)/"
+    r"\bulimit (?:-[SH] )?-[a-zA-Z]\b|\bnproc\b|\bwc -l|\bgrep -c|\bgetconf\b"
+    r"|\bcat /(?:proc/sys|sys)/"
 )
 _HOST = re.compile(r"^[-=*\s]{0,12}([A-Za-z][\w-]{0,40}[\w.-]{0,60}?\d[\w.-]{0,20})[-=*:\s]{0,12}$")
 _LOCAL_HOST = re.compile(r"^\s{0,8}Local host:\s+([\w.-]{1,100})\s*$")
