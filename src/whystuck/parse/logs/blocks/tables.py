@@ -16,6 +16,7 @@ from whystuck.parse.logs.blocks.process_rows import PROCESS_MARKS, ProcessReader
 from whystuck.parse.logs.blocks.rank_times import TIME_MARKS, TimeReader
 from whystuck.parse.logs.blocks.rank_values import VALUE_MARKS, ValueReader
 from whystuck.parse.logs.blocks.recorder_rows import RECORDER_MARKS, RecorderReader
+from whystuck.parse.logs.blocks.same_rows import SAME_MARKS, SameReader
 from whystuck.parse.logs.blocks.shm_rows import SHM_MARKS, ShmReader
 from whystuck.parse.logs.blocks.tabled import RowReader, TabledSeen
 from whystuck.parse.logs.lines import LogLine
@@ -35,6 +36,7 @@ TABLE_MARKS = (
     *SIZE_MARKS,
     *STATUS_MARKS,
     *SHM_MARKS,
+    *SAME_MARKS,
 )
 
 
@@ -56,6 +58,7 @@ class TableReader:
             SizeReader(),
             StatusReader(),
             ShmReader(),
+            SameReader(),
         )
 
     @property
