@@ -16,6 +16,7 @@ from whystuck.parse.logs.blocks.process_rows import PROCESS_MARKS, ProcessReader
 from whystuck.parse.logs.blocks.rank_times import TIME_MARKS, TimeReader
 from whystuck.parse.logs.blocks.rank_values import VALUE_MARKS, ValueReader
 from whystuck.parse.logs.blocks.recorder_rows import RECORDER_MARKS, RecorderReader
+from whystuck.parse.logs.blocks.recorder_stacks import RECORDER_STACK_MARKS, RecorderStackReader
 from whystuck.parse.logs.blocks.same_rows import SAME_MARKS, SameReader
 from whystuck.parse.logs.blocks.shm_rows import SHM_MARKS, ShmReader
 from whystuck.parse.logs.blocks.tabled import RowReader, TabledSeen
@@ -37,6 +38,7 @@ TABLE_MARKS = (
     *STATUS_MARKS,
     *SHM_MARKS,
     *SAME_MARKS,
+    *RECORDER_STACK_MARKS,
 )
 
 
@@ -59,6 +61,7 @@ class TableReader:
             StatusReader(),
             ShmReader(),
             SameReader(),
+            RecorderStackReader(),
         )
 
     @property
