@@ -8,6 +8,7 @@ from whystuck.parse.logs.blocks.device_rows import DEVICE_MARKS, DeviceReader
 from whystuck.parse.logs.blocks.exit_status import STATUS_MARKS, StatusReader
 from whystuck.parse.logs.blocks.file_sizes import SIZE_MARKS, SizeReader
 from whystuck.parse.logs.blocks.kernel_waits import WAIT_MARKS, WaitReader
+from whystuck.parse.logs.blocks.launch_rows import LAUNCH_MARKS, LaunchReader
 from whystuck.parse.logs.blocks.limit_rows import LIMIT_MARKS, LimitReader
 from whystuck.parse.logs.blocks.pair_rows import PAIR_MARKS, PairReader
 from whystuck.parse.logs.blocks.pcie_links import PCIE_MARKS, PcieReader
@@ -38,6 +39,7 @@ TABLE_MARKS = (
     *STATUS_MARKS,
     *SHM_MARKS,
     *SAME_MARKS,
+    *LAUNCH_MARKS,
     *RECORDER_STACK_MARKS,
 )
 
@@ -61,6 +63,7 @@ class TableReader:
             StatusReader(),
             ShmReader(),
             SameReader(),
+            LaunchReader(),
             RecorderStackReader(),
         )
 
