@@ -10,6 +10,7 @@ from whystuck.diagnose.logs.cases.clocks_off import make_clocks_off
 from whystuck.diagnose.logs.cases.config import make_config_errors
 from whystuck.diagnose.logs.cases.debuggers import make_debuggers
 from whystuck.diagnose.logs.cases.devices.abnormal import make_abnormal
+from whystuck.diagnose.logs.cases.devices.absent import make_absent
 from whystuck.diagnose.logs.cases.devices.device_faults import make_device_fault
 from whystuck.diagnose.logs.cases.devices.device_memory import make_device_memory
 from whystuck.diagnose.logs.cases.devices.hardware import make_hardware
@@ -71,6 +72,7 @@ MAKERS: tuple[Maker, ...] = (
     make_hardware,
     make_device_fault,
     make_miscomputing,
+    make_absent,
     make_memlock,
     make_shared_memory,
     make_config_errors,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from whystuck.parse.logs.blocks.device_counts import COUNT_MARKS, DeviceCountReader
 from whystuck.parse.logs.blocks.device_rows import DEVICE_MARKS, DeviceReader
 from whystuck.parse.logs.blocks.exit_status import STATUS_MARKS, StatusReader
 from whystuck.parse.logs.blocks.file_sizes import SIZE_MARKS, SizeReader
@@ -39,6 +40,7 @@ TABLE_MARKS = (
     *STATUS_MARKS,
     *SHM_MARKS,
     *SAME_MARKS,
+    *COUNT_MARKS,
     *LAUNCH_MARKS,
     *RECORDER_STACK_MARKS,
 )
@@ -63,6 +65,7 @@ class TableReader:
             StatusReader(),
             ShmReader(),
             SameReader(),
+            DeviceCountReader(),
             LaunchReader(),
             RecorderStackReader(),
         )
