@@ -58,8 +58,9 @@ def _make_case(
     events: Sequence[LogEvent],
     told: Sequence[LogEvent],
 ) -> Case:
-    names = " and ".join(sorted({port.groups["card"] for port in down})[:4])
-    many = " and " in names
+    cards = _name_cards(view, down)
+    names = " and ".join(cards[:4])
+    many = len(cards) > 1
     return Case(
         code=codes.NIC_DOWN,
         summary=f"{names} of {node} lost {'their links' if many else 'its link'} and "
@@ -71,13 +72,30 @@ def _make_case(
         details={"interface": down[0].groups["card"], "state": down[0].groups["state"]},
         remedies=(
             f"ssh {node} 'ibstat; ibdev2netdev; dmesg -T | grep -i link'   # cable, module, switch",
-            f"until then leave {node} out, or that card on all hosts: export NCCL_IB_HCA=^CARD",
+            (
+                f"until then leave {node} out, or that card on all hosts: "
+                f"export NCCL_IB_HCA=^{cards[0].partition(' ')[0]}"
+            ),
         ),
         scope=view.list_possible_ranks_on(node),
         support=LINKED,
         is_foreign=True,
         entails=tuple(told),
     )
+
+
+def _name_cards(view: LogView, down: Sequence[LogEvent]) -> list[str]:
+    """Name each card once, with its interface where a tool shows which one that is."""
+    names: dict[str, str] = {}
+    for name in sorted({port.groups["card"] for port in down}, key=lambda one: not _is_card(one)):
+        other = min(_list_aliases(view, name), default="")
+        if other not in names:
+            names[name] = f"{name} ({other})" if other else name
+    return list(names.values())
+
+
+def _is_card(name: str) -> bool:
+    return _IS_CARD.match(name) is not None
 
 
 def _list_last(view: LogView) -> list[LogEvent]:
@@ -106,7 +124,7 @@ def _is_of(view: LogView, port: LogEvent, event: LogEvent) -> bool:
         return True
     if _list_aliases(view, match[1]) or len(names) > 1:
         return False
-    cards = [bool(_IS_CARD.match(name)) for name in (match[1], port.groups["card"])]
+    cards = [_is_card(name) for name in (match[1], port.groups["card"])]
     interface = port.groups["card"] if cards[0] else match[1]
     return cards[0] != cards[1] and bool(_IS_OF_CARD.match(interface))
 

@@ -95,6 +95,6 @@ def _list_pairs(view: LogView, texts: Iterable[str]) -> Iterator[tuple[int, int]
         for match in _PAIR.finditer(text):
             yield int(match[1]), int(match[2])
     for event in view.list_signatures("c10d.mismatch_short"):
-        match = _SHORT.search(event.text)
-        if match is not None and event.rank != UNKNOWN_RANK:
-            yield event.rank, int(match[1])
+        short = _SHORT.search(event.text)
+        if short is not None and event.rank != UNKNOWN_RANK:
+            yield event.rank, int(short[1])
