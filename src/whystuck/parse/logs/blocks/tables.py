@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from whystuck.parse.logs.blocks.device_counts import COUNT_MARKS, DeviceCountReader
 from whystuck.parse.logs.blocks.device_rows import DEVICE_MARKS, DeviceReader
 from whystuck.parse.logs.blocks.exit_status import STATUS_MARKS, StatusReader
 from whystuck.parse.logs.blocks.file_sizes import SIZE_MARKS, SizeReader
 from whystuck.parse.logs.blocks.kernel_waits import WAIT_MARKS, WaitReader
+from whystuck.parse.logs.blocks.launch_rows import LAUNCH_MARKS, LaunchReader
 from whystuck.parse.logs.blocks.limit_rows import LIMIT_MARKS, LimitReader
 from whystuck.parse.logs.blocks.pair_rows import PAIR_MARKS, PairReader
 from whystuck.parse.logs.blocks.pcie_links import PCIE_MARKS, PcieReader
@@ -16,6 +18,9 @@ from whystuck.parse.logs.blocks.process_rows import PROCESS_MARKS, ProcessReader
 from whystuck.parse.logs.blocks.rank_times import TIME_MARKS, TimeReader
 from whystuck.parse.logs.blocks.rank_values import VALUE_MARKS, ValueReader
 from whystuck.parse.logs.blocks.recorder_rows import RECORDER_MARKS, RecorderReader
+from whystuck.parse.logs.blocks.recorder_stacks import RECORDER_STACK_MARKS, RecorderStackReader
+from whystuck.parse.logs.blocks.same_rows import SAME_MARKS, SameReader
+from whystuck.parse.logs.blocks.shm_rows import SHM_MARKS, ShmReader
 from whystuck.parse.logs.blocks.tabled import RowReader, TabledSeen
 from whystuck.parse.logs.lines import LogLine
 
@@ -33,6 +38,11 @@ TABLE_MARKS = (
     *LIMIT_MARKS,
     *SIZE_MARKS,
     *STATUS_MARKS,
+    *SHM_MARKS,
+    *SAME_MARKS,
+    *COUNT_MARKS,
+    *LAUNCH_MARKS,
+    *RECORDER_STACK_MARKS,
 )
 
 
@@ -53,6 +63,11 @@ class TableReader:
             LimitReader(),
             SizeReader(),
             StatusReader(),
+            ShmReader(),
+            SameReader(),
+            DeviceCountReader(),
+            LaunchReader(),
+            RecorderStackReader(),
         )
 
     @property
