@@ -13,6 +13,7 @@ from whystuck.parse.logs.blocks.pair_rows import PAIR_MARKS, PairReader
 from whystuck.parse.logs.blocks.pcie_links import PCIE_MARKS, PcieReader
 from whystuck.parse.logs.blocks.ports import PORT_MARKS, PortReader
 from whystuck.parse.logs.blocks.process_rows import PROCESS_MARKS, ProcessReader
+from whystuck.parse.logs.blocks.rank_tables import RANK_MARKS, Above, RankTableReader
 from whystuck.parse.logs.blocks.rank_times import TIME_MARKS, TimeReader
 from whystuck.parse.logs.blocks.rank_values import VALUE_MARKS, ValueReader
 from whystuck.parse.logs.blocks.recorder_rows import RECORDER_MARKS, RecorderReader
@@ -21,6 +22,7 @@ from whystuck.parse.logs.lines import LogLine
 
 # One of them is in the first line of each table, or in each line that says something alone.
 TABLE_MARKS = (
+    *RANK_MARKS,
     *TIME_MARKS,
     *DEVICE_MARKS,
     *PROCESS_MARKS,
@@ -40,6 +42,7 @@ class TableReader:
     """Gives lines to the readers of all kinds of tables."""
 
     def __init__(self) -> None:
+        self._ranks = RankTableReader()
         self._readers: tuple[RowReader, ...] = (
             TimeReader(),
             DeviceReader(),
@@ -58,10 +61,22 @@ class TableReader:
     @property
     def is_open(self) -> bool:
         """Whether the next lines may be rows."""
-        return any(reader.is_open for reader in self._readers)
+        return self._ranks.is_open or any(reader.is_open for reader in self._readers)
 
-    def read(self, line: LogLine, row: int, *, is_mark: bool) -> Iterator[TabledSeen]:
-        """Take a line; yield the rows that it is."""
+    def read(
+        self, line: LogLine, raw: str, row: int, above: Above, *, is_mark: bool
+    ) -> Iterator[TabledSeen]:
+        """Take a line; yield the rows that it is.
+
+        Args:
+            line: The line.
+            raw: The same with what stands before it.
+            row: Its number.
+            above: Returns the lines above it, the nearest first.
+            is_mark: Whether it may begin a table.
+        """
+        if is_mark or self._ranks.is_open:
+            yield from self._ranks.read_row(line, raw, row, above, is_mark=is_mark)
         for reader in self._readers:
             if is_mark or reader.is_open:
                 yield from reader.read(line, row, is_mark=is_mark)
