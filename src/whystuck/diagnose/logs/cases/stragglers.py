@@ -9,6 +9,7 @@ from statistics import median
 
 from whystuck.diagnose import codes
 from whystuck.diagnose.logs.cases.parts import find_time
+from whystuck.diagnose.logs.cases.slow_tables import make_throttled
 from whystuck.diagnose.logs.cases.time_tables import (
     Times,
     Told,
@@ -63,7 +64,25 @@ _SAID = re.compile(r"\brank[ _=:#]{0,2}(\d{1,7})\b", re.IGNORECASE)
 
 
 def make_stragglers(view: LogView) -> Iterator[Case]:
-    """Make the case of ranks whose own work takes longer than that of all others."""
+    """Make the case of ranks whose own work takes longer than that of all others.
+
+    Not where their devices are throttled: that says why, of the same ranks.
+    """
+    throttled = {rank for case in make_throttled(view) for rank in case.ranks}
+    for case in _make_cases(view):
+        if not case.ranks or not throttled.issuperset(case.ranks):
+            yield case
+
+
+def find_slow_ranks(view: LogView) -> tuple[int, ...]:
+    """Return the ranks whose own work takes longer than that of all others."""
+    for times in (read_last_table(view), _read_lines(view)):
+        if slow := _list_slow(view, times):
+            return tuple(sorted(slow))
+    return ()
+
+
+def _make_cases(view: LogView) -> Iterator[Case]:
     for times in (read_last_table(view), _read_lines(view)):
         slow = _list_slow(view, times)
         if slow:
