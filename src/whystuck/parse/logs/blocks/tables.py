@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from whystuck.parse.logs.blocks.counter_rows import COUNTER_MARKS, CounterReader
 from whystuck.parse.logs.blocks.device_rows import DEVICE_MARKS, DeviceReader
 from whystuck.parse.logs.blocks.exit_status import STATUS_MARKS, StatusReader
 from whystuck.parse.logs.blocks.file_sizes import SIZE_MARKS, SizeReader
@@ -13,6 +14,7 @@ from whystuck.parse.logs.blocks.pair_rows import PAIR_MARKS, PairReader
 from whystuck.parse.logs.blocks.pcie_links import PCIE_MARKS, PcieReader
 from whystuck.parse.logs.blocks.ports import PORT_MARKS, PortReader
 from whystuck.parse.logs.blocks.process_rows import PROCESS_MARKS, ProcessReader
+from whystuck.parse.logs.blocks.rank_formulas import FORMULA_MARKS, FormulaReader
 from whystuck.parse.logs.blocks.rank_tables import RANK_MARKS, Above, RankTableReader
 from whystuck.parse.logs.blocks.rank_times import TIME_MARKS, TimeReader
 from whystuck.parse.logs.blocks.rank_values import VALUE_MARKS, ValueReader
@@ -35,6 +37,8 @@ TABLE_MARKS = (
     *LIMIT_MARKS,
     *SIZE_MARKS,
     *STATUS_MARKS,
+    *FORMULA_MARKS,
+    *COUNTER_MARKS,
 )
 
 
@@ -56,6 +60,8 @@ class TableReader:
             LimitReader(),
             SizeReader(),
             StatusReader(),
+            FormulaReader(),
+            CounterReader(),
         )
 
     @property
