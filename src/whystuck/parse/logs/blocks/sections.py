@@ -33,6 +33,8 @@ _STATE = re.compile(
     r"|Width {4,40}: "
     # counters of a cgroup
     r"|nr_(?:periods|throttled) \d"
+    # rates of cards
+    r"|(?:/\S{0,60}/)?(?:[a-z]\S{1,40}(?:\s?[:=]\s{0,8}|\s{1,8}))?\d{1,4} Gb/sec \("
     # a row of the list of nvidia-smi
     r"|\|\s{1,4}\d{1,3}\s{2,4}[A-Z])"
     # a row of the log that the controller of a host keeps
@@ -43,7 +45,7 @@ _HOST = rf"{NO_COUNT}(?=[\w.]*[\d-])[A-Za-z][\w.-]{{1,62}}|(?:\d{{1,3}}\.){{3}}\
 # What shows the state of the host that it runs on.
 _LOOK = re.compile(
     r"(?:sudo )?(?:dmesg|journalctl|ibstat|ibstatus|mlxlink|lspci|systemctl|nvidia-smi|rocm-smi"
-    r"|\w{1,10} .{0,200}(?:/var/log/|/sys/fs/cgroup/))"
+    r"|\w{1,10} .{0,200}(?:/var/log/|/sys/fs/cgroup/|/sys/class/infiniband/))"
 )
 _WORDS = r"(?:dmesg|journalctl|kernel|kern\.log|syslog|/var/log/messages)"
 _OF = r"\b(?:on|from|of|host|node|machine):? [`'\"]?"

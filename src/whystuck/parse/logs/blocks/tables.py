@@ -10,6 +10,7 @@ from whystuck.parse.logs.blocks.exit_status import STATUS_MARKS, StatusReader
 from whystuck.parse.logs.blocks.file_sizes import SIZE_MARKS, SizeReader
 from whystuck.parse.logs.blocks.kernel_waits import WAIT_MARKS, WaitReader
 from whystuck.parse.logs.blocks.limit_rows import LIMIT_MARKS, LimitReader
+from whystuck.parse.logs.blocks.pair_matrix import MATRIX_MARKS, MatrixReader
 from whystuck.parse.logs.blocks.pair_rows import PAIR_MARKS, PairReader
 from whystuck.parse.logs.blocks.pcie_links import PCIE_MARKS, PcieReader
 from whystuck.parse.logs.blocks.ports import PORT_MARKS, PortReader
@@ -25,6 +26,7 @@ from whystuck.parse.logs.lines import LogLine
 # One of them is in the first line of each table, or in each line that says something alone.
 TABLE_MARKS = (
     *RANK_MARKS,
+    *MATRIX_MARKS,
     *TIME_MARKS,
     *DEVICE_MARKS,
     *PROCESS_MARKS,
@@ -46,7 +48,7 @@ class TableReader:
     """Gives lines to the readers of all kinds of tables."""
 
     def __init__(self) -> None:
-        self._ranks = RankTableReader()
+        self._ranks, self._matrix = RankTableReader(), MatrixReader()
         self._readers: tuple[RowReader, ...] = (
             TimeReader(),
             DeviceReader(),
@@ -67,7 +69,8 @@ class TableReader:
     @property
     def is_open(self) -> bool:
         """Whether the next lines may be rows."""
-        return self._ranks.is_open or any(reader.is_open for reader in self._readers)
+        wide = self._ranks.is_open or self._matrix.is_open
+        return wide or any(reader.is_open for reader in self._readers)
 
     def read(
         self, line: LogLine, raw: str, row: int, above: Above, *, is_mark: bool
@@ -83,6 +86,8 @@ class TableReader:
         """
         if is_mark or self._ranks.is_open:
             yield from self._ranks.read_row(line, raw, row, above, is_mark=is_mark)
+        if is_mark or self._matrix.is_open:
+            yield from self._matrix.read_row(line, raw, row, is_mark=is_mark)
         for reader in self._readers:
             if is_mark or reader.is_open:
                 yield from reader.read(line, row, is_mark=is_mark)
