@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import groupby, pairwise
 
 from whystuck.diagnose import codes
+from whystuck.diagnose.logs.cases.falling_scales import has_gone_on
 from whystuck.diagnose.logs.cases.parts import find_time, is_said
 from whystuck.diagnose.logs.story import NOTE, Case
 from whystuck.diagnose.logs.view import LogView
@@ -63,7 +64,7 @@ def make_counted(view: LogView) -> Iterator[Case]:
         points = _read_points(list(told))
         is_counted = sum(one.step is not None and one.skipped is not None for one in points)
         run = _find_run(points) if is_counted >= _LEAST_POINTS else _find_low(points)
-        if run:
+        if run and not has_gone_on(view, run[-1].event):
             yield _make_case(points, run)
             return
 
@@ -133,13 +134,15 @@ def _find_run(points: Sequence[_Point]) -> list[_Point]:
 
 
 def _find_low(points: Sequence[_Point]) -> list[_Point]:
-    """Return the last lines with a scale below 1 that fell from above, and did not grow again."""
+    """Return the last lines with a scale below 1, where it fell to nothing and did not grow.
+
+    Lines with a scale that is usual are not searched for: each step of a job that is well has one.
+    """
     told = [one for one in points if one.scale is not None]
     run = told[-1:]
     for earlier, later in reversed([*pairwise(told)]):
         if (earlier.scale or 0.0) < (later.scale or 0.0) or (earlier.scale or 0.0) >= _LEAST_SCALE:
             break
         run.insert(0, earlier)
-    has_fallen = any((one.scale or 0.0) >= _LEAST_SCALE for one in told)
     is_low = bool(run) and (run[-1].scale or 0.0) < _LOW_SCALE
-    return run if has_fallen and is_low and len(run) >= _LEAST_POINTS else []
+    return run if is_low and len(run) >= _LEAST_POINTS else []

@@ -289,7 +289,7 @@ def _read_head(text: str, way: Callable[[str], list[str]]) -> _Table | None:
     at = next(
         (at for kind in ("rank", "device") for at, one in enumerate(heads) if one == kind), -1
     )
-    if at < 0 or any(cells.read_value(cell) for cell in told):
+    if at < 0 or heads.count(heads[at]) > 1 or any(cells.read_value(cell) for cell in told):
         return None
     columns = [_Column(_read_names(cell)) for cell in told]
     host = next((i for i, one in enumerate(columns) if one.names[0].kind == "host"), -1)
