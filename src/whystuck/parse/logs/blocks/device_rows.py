@@ -27,8 +27,8 @@ DEVICE_MARKS = (
     *(
         word + b" " + letter + end
         for word in (b"rank", b"Rank", b"gpu", b"GPU")
-        for letter in (b"i", b"r", b"k", b"n", b"x", b"N", b"R")
-        for end in (b" ", b"=", b"<", b"-")
+        for letter in (b"i", b"r", b"k", b"n", b"x", b"N")
+        for end in (b" ", b"=")
     ),
     b"1:1 ",
     b"one-to-one",

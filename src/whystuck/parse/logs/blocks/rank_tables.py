@@ -28,13 +28,10 @@ _UNITS = (b"_ms", b"(ms", b" (ms", b"[ms", b" [ms", b"_s ", b"(s)", b" (s)")
 _WORDS = (b"fwd", b"forward", b"compute")
 _BAR = b"\xe2\x94\x82"
 _HEADS = (b"rank", b"Rank", b"RANK", b"rank_id", b"Rank ID", b"rank id")
-# The second of several columns of ranks, by host as well: of the first one, there are more lines.
-_SECOND = tuple(
-    word + gap + number
-    for word in (b"rank", b"Rank", b"RANK", b"gpu", b"GPU", b"r", b"R")
-    for gap in (b"", b" ", b"_")
-    for number in (b"1", b"9")
-    if len(word) > 1 or not gap
+# The second of several columns of ranks: of the first one, there are more lines.
+_SECOND = (
+    *(b"r1", b"R1", b"rank1", b"rank 1", b"rank_1", b"Rank1", b"Rank 1", b"RANK1"),
+    *(b"gpu1", b"gpu 1", b"GPU1", b"GPU 1"),
 )
 RANK_MARKS = (
     # The head of a column of ranks.
@@ -50,7 +47,10 @@ RANK_MARKS = (
     *(begin + name for name in _SECOND for begin in (b"| ", _BAR + b" ")),
     *(b"," + name + b"," for name in _SECOND),
     *(b"\t" + name + end for name in _SECOND for end in (b"\t", b":", b" ")),
-    *(b"|" + name + end for name in _SECOND for end in (b"|", b" ", b":")),
+    *(b"|" + name + end for name in _SECOND for end in (b"|", b" ")),
+    # Those of the second host.
+    *(name + end for name in (b"r9", b"rank9", b"rank 9") for end in (b"  ", b" |")),
+    *(b"| r9", b"| rank9", b"| rank 9", b",r9,", b",rank9,"),
     b"r0 r1 ",
     # Names of columns.
     *(word + unit for word in _WORDS for unit in _UNITS),
