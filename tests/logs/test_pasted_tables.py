@@ -236,11 +236,53 @@ def test_column_with_other_sums(tmp_path: Path, draw: Draw, name: str) -> None:
     assert finding.details["step"] == 1500
 
 
-@pytest.mark.parametrize("name", ["param_sum", "checksum", "weight hash", "params_md5"])
+@pytest.mark.parametrize("name", ["param_sum", "model checksum", "weight hash", "params_md5"])
 def test_row_with_another_sum(tmp_path: Path, name: str) -> None:
     rows = [[f"r{rank}", "8f1c22d0" if rank != 4 else "8f1c22d1", "1.8"] for rank in range(6)]
     finding = first_of(say(tmp_path, *draw_markdown(["rank", name, "loss"], rows)))
     assert (finding.code, finding.culprits.ranks) == ("V501", [4])
+
+
+@pytest.mark.parametrize("name", ["{0}", "step {0}", "@{0}"])
+@pytest.mark.parametrize("draw", DRAWN)
+def test_column_for_each_step(tmp_path: Path, draw: Draw, name: str) -> None:
+    rows = write_sums(3, since=4)
+    head = ["rank", *(name.format(row[0]) for row in rows)]
+    turned = [[f"r{rank}", *(row[1 + rank] for row in rows)] for rank in range(6)]
+    finding = first_of(say(tmp_path, SUMS, *draw(head, turned)))
+
+    assert (finding.code, finding.culprits.ranks) == ("V501", [3])
+    assert finding.details["step"] == 2000
+
+
+def test_row_for_each_tensor(tmp_path: Path) -> None:
+    head = ["tensor", *(f"rank{rank}" for rank in range(4))]
+    rows = [[f"layers.{at}.mlp.fc1.weight", *("8f1c22d0",) * 4] for at in range(3)]
+    rows[1][2] = "8f1c22d1"
+    rows.append(["local loss", "1.1", "1.2", "1.1", "1.1"])
+    finding = first_of(say(tmp_path, "md5 of each weight tensor", *draw_markdown(head, rows)))
+    assert (finding.code, finding.culprits.ranks) == ("V501", [1])
+
+
+def test_sum_of_times_is_none_of_weights(tmp_path: Path) -> None:
+    rows = [[f"r{rank}", "3.0", "61.0", "64.0" if rank != 2 else "64.1"] for rank in range(6)]
+    assert blames_nobody(say(tmp_path, *draw_markdown(["rank", "data", "fwd", "sum"], rows)))
+
+
+def test_stages_of_a_pipeline_have_work_of_their_own(tmp_path: Path) -> None:
+    rows = [[str(rank), str(rank // 2), "3.0", "61.0"] for rank in range(8)]
+    rows[0][3] = rows[1][3] = "99.0"
+    head = ["rank", "stage", "data", "fwd"]
+    assert blames_nobody(say(tmp_path, *draw_markdown(head, rows)))
+    rows[1][3] = "61.0"
+    assert first_of(say(tmp_path, *draw_markdown(head, rows))).culprits.ranks == [0]
+
+
+def test_devices_of_a_job_of_several_hosts(tmp_path: Path) -> None:
+    head, rows = turn(*write_times(list_times(5)), "GPU{0}")
+    lines = draw_markdown(head, rows)
+    assert first_of(say(tmp_path, "8x A100, ms", *lines)).culprits.ranks == [5]
+    assert blames_nobody(say(tmp_path, "4 nodes with 8x A100, ms. This is node 2:", *lines))
 
 
 @pytest.mark.parametrize(

@@ -109,8 +109,8 @@ def _read_points(events: Sequence[LogEvent]) -> list[_Point]:
         if since:
             total += int(since[1]) * event.count
             skipped = total
-        elif of or count:
-            skipped = int(of[1] if of else count[1]) if of or count else None
+        elif told := of or count:
+            skipped = int(told[1])
         points.append(_Point(event, steps, skipped, float(scale[1]) if scale else None))
     return points
 

@@ -13,6 +13,7 @@ from whystuck.diagnose.logs.cases.slow_tables import make_throttled
 from whystuck.diagnose.logs.cases.time_tables import (
     Times,
     Told,
+    are_stages,
     find_middle,
     has_more_work,
     is_felt,
@@ -115,7 +116,10 @@ def _list_slow(view: LogView, times: Times) -> dict[int, tuple[str, LogEvent, fl
     """
     slow: dict[int, tuple[str, LogEvent, float, float]] = {}
     for phase, by_rank in times.items():
-        for rank, middle in _find_slow(phase, {key: one.ms for key, one in by_rank.items()}):
+        late = _find_slow(phase, {key: one.ms for key, one in by_rank.items()})
+        if late and are_stages(by_rank, [rank for rank, _ in late]):
+            continue
+        for rank, middle in late:
             told = by_rank[rank]
             known = slow.get(rank)
             is_more = known is None or told.ms - middle > known[2] - known[3]

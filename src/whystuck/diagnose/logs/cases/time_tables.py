@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from statistics import median
 
@@ -73,6 +73,8 @@ def _are_ranks(view: LogView, events: Iterable[LogEvent]) -> bool:
     for event in events:
         hosts.setdefault(event.groups["own"], set()).add(event.groups.get("host") or "")
         is_device |= event.groups.get("by") == "device"
+        if event.groups.get("by") == "device of many":
+            return False
     is_once = all(len(told) == 1 for told in hosts.values())
     return is_once and (not is_device or view.world_size in (0, len(hosts)))
 
@@ -109,6 +111,14 @@ def has_more_work(view: LogView, event: LogEvent) -> bool:
             rates.setdefault(one.groups["own"], []).append(float(one.groups["took"]) / work)
     own = rates.get(event.groups["own"])
     return bool(own) and median(own or ()) <= _SAME_RATE * median(_middles(rates))
+
+
+def are_stages(by_rank: Mapping[int, Told], slow: Collection[int]) -> bool:
+    """Tell whether ranks are all those of some stages, which have work of their own."""
+    stages = {rank: told.event.groups.get("stage") or "" for rank, told in by_rank.items()}
+    mine = {stages[rank] for rank in slow}
+    others = {stage for rank, stage in stages.items() if rank not in slow}
+    return "" not in mine and mine.isdisjoint(others)
 
 
 def _middles(rates: Mapping[str, list[float]]) -> list[float]:

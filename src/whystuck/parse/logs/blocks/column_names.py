@@ -29,12 +29,30 @@ _STEPS = re.compile(r"(?:global[ _]?)?(?:step|iter|iteration|it|epoch|batch)s?",
 _WORK = re.compile(
     r"(?:(?:num|n|mean|avg|total)[ _])?(?:n?tok(?:en)?s?|samples?|seqs?|sequences?|frames?|nodes"
     r"|edges?|atoms?|points?|boxes|images?|imgs?|pixels?|patches|items?|docs?|chars?|rows"
-    r"|seq[ _]?len(?:gth)?)",
+    r"|seq[ _]?len(?:gth)?|layers?|(?:micro[ _]?)?batch(?:es|[ _]size)|m?bs)",
     re.IGNORECASE,
 )
 _SUM = re.compile(
-    r"checksum|(?:param\w*|weights?|model|state|w)[ _-]?(?:hash|sum|crc|md5|sha|digest|norm)"
-    r"|hash|digest|fingerprint|crc(?:32)?|md5|sha\d{0,3}|sum|abs[ _]?sum|sum[ _]?abs",
+    r"(?:param\w*|weights?|model|state)[ _-]?(?:hash|sum|checksum|crc(?:32)?|md5|sha\d{0,3}|digest"
+    r"|norm|fingerprint)",
+    re.IGNORECASE,
+)
+# So people call them where the lines above say that the table has sums.
+_BARE_SUM = re.compile(
+    r"checksum|hash|digest|fingerprint|crc(?:32)?|md5|sha\d{0,3}|(?:abs[ _]?)?sum(?:[ _]?abs)?"
+    r"|value|norm|l[12]",
+    re.IGNORECASE,
+)
+# What ranks have of their own, in a table of sums.
+_OWN = re.compile(r"loss|grad|tok|acc|lr\b|time|seed|data|batch", re.IGNORECASE)
+# `500`, `step 500`, `@500`
+_AT_STEP = re.compile(r"(?:(?:step|iter(?:ation)?|it|epoch)[ _=]?|@ ?)?(\d{1,9})", re.IGNORECASE)
+_STAGES = re.compile(
+    r"(?:pp|pipe(?:line)?|stage|role|tp|ep|expert)(?:[ _](?:rank|stage|id|idx))?", re.IGNORECASE
+)
+_MANY = re.compile(
+    r"\b(?:[2-9]|\d{2,5}) ?(?:x ?)?(?:nodes?|hosts?|machines?|pods?|servers?|boxes)\b"
+    r"|\b(?:nodes|hosts|machines|pods|servers)\b.{0,12}\b(?:[2-9]|\d{2,5})\b",
     re.IGNORECASE,
 )
 _HOSTS = re.compile(r"(?:host|node|pod|server|machine|container)(?:[ _]?name)?s?", re.IGNORECASE)
@@ -63,11 +81,14 @@ _SAID_PHASE = re.compile(
 )
 
 
-class Name(NamedTuple):
-    """What cells below or beside a name hold: ``time``, ``work``, ``sum``, ``host``, ``step``.
+_KINDS = (("host", _HOSTS), ("stage", _STAGES), ("sum", _SUM), ("step", _STEPS), ("work", _WORK))
 
-    The kind is empty where it is none of these; ``scale`` is how many ms its unit is, 0 where the
-    name has no unit.
+
+class Name(NamedTuple):
+    """What cells below or beside a name hold.
+
+    The kind is ``time``, ``work``, ``sum``, ``host``, ``step`` or ``stage``, empty where it is none
+    of these; ``scale`` is how many ms its unit is, 0 where the name has no unit.
     """
 
     text: str
@@ -90,19 +111,12 @@ def find_scale(unit: str) -> float:
 def read_name(text: str) -> Name:
     """Read the name of a column or a row."""
     text = text.strip(" :")
-    if _HOSTS.fullmatch(text):
-        return Name(text, "host")
     unit = _UNIT.search(text)
     name = text[: unit.start()].rstrip(" _(,[/") if unit else text
     scale = find_scale(unit[1]) if unit else 0.0
-    if _NO_TIME.search(text) and not _SUM.fullmatch(text):
-        return Name(text, "")
-    if unit is None and _STEPS.fullmatch(text):
-        return Name(text, "step")
-    if unit is None and _WORK.fullmatch(text):
-        return Name(text, "work")
-    if unit is None and _SUM.fullmatch(text):
-        return Name(text, "sum")
+    kind = next((kind for kind, pattern in _KINDS if pattern.fullmatch(text)), "")
+    if kind or _NO_TIME.search(text):
+        return Name(text, kind)
     is_time = scale or _TIMES.search(text)
     return Name(name, "time" if is_time else "", scale)
 
@@ -128,3 +142,24 @@ def find_said_phase(above: Iterable[str]) -> str:
         if match := _SAID_PHASE.search(text):
             return match[1] or match[2]
     return ""
+
+
+def is_sum(name: Name) -> bool:
+    """Whether a name is one of sums, in a table of which the lines above say that it has them."""
+    return name.kind == "sum" or _BARE_SUM.fullmatch(name.text) is not None
+
+
+def is_own(name: Name) -> bool:
+    """Whether a name is of what ranks have of their own, in a table of sums."""
+    return bool(name.scale) or name.kind == "work" or _OWN.search(name.text) is not None
+
+
+def find_step(text: str) -> str:
+    """Return the step that heads a column or a row, empty where it is none."""
+    match = _AT_STEP.fullmatch(text.strip(" :"))
+    return match[1] if match else ""
+
+
+def tells_many_hosts(above: Iterable[str]) -> bool:
+    """Whether the lines above a table say that a job has several hosts."""
+    return any(_MANY.search(text) is not None for text in above)

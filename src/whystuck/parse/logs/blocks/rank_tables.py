@@ -8,8 +8,7 @@ lines above the table.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from itertools import pairwise
+from dataclasses import dataclass
 
 from whystuck.evidence.ranks import MAX_RANK
 from whystuck.parse.logs.blocks import cells
@@ -18,8 +17,19 @@ from whystuck.parse.logs.blocks.column_names import (
     find_said_phase,
     find_said_scale,
     find_scale,
+    find_step,
+    is_own,
+    is_sum,
     read_name,
+    tells_many_hosts,
     tells_sums,
+)
+from whystuck.parse.logs.blocks.rank_heads import (
+    RankTable,
+    list_rows,
+    pair_names,
+    read_rank_head,
+    read_sum,
 )
 from whystuck.parse.logs.blocks.tabled import MAX_STRANGERS, TabledSeen
 from whystuck.parse.logs.lines import LogLine
@@ -59,31 +69,29 @@ RANK_MARKS = (
 # So many lines above a table may say what is in it.
 MOST_ABOVE = 6
 _LEAST_RANKS = 3
-_LEAST_COLUMNS = 2
-_MOST_NAME = 60
-# A shorter text of hexadecimal digits may be a word.
-_LEAST_HASH = 6
 
 
 @dataclass(frozen=True)
-class _Column:
-    """What the cells of a column hold, and of which rank; -1 where rows have ranks."""
+class _Said:
+    """What the lines above a table say of it.
 
-    names: tuple[Name, ...]
-    rank: int = -1
+    Attributes:
+        scale: How many ms the unit of its times is, 0 where nobody says so.
+        phase: Of what they are.
+        has_sums: Whether it has sums over what all ranks have alike.
+        has_hosts: Whether the job has several hosts.
+    """
+
+    scale: float = 0.0
+    phase: str = ""
+    has_sums: bool = False
+    has_hosts: bool = False
 
 
-@dataclass
-class _Table:
-    """A table that has begun, in one of the ways in which its head may be split."""
-
-    way: Callable[[str], list[str]]
-    columns: list[_Column]
-    # The column that names the rank of a row; -1 where columns are of ranks.
-    rank_at: int
-    is_device: bool
-    host_at: int = -1
-    scales: list[float] = field(default_factory=list)
+def _read_above(above: Sequence[str]) -> _Said:
+    return _Said(
+        find_said_scale(above), find_said_phase(above), tells_sums(above), tells_many_hosts(above)
+    )
 
 
 Above = Callable[[], Sequence[str]]
@@ -93,9 +101,9 @@ class RankTableReader:
     """Follows one table at a time."""
 
     def __init__(self) -> None:
-        self._tables: list[_Table] = []
+        self._tables: list[RankTable] = []
         self._begin = self._strangers = 0
-        self._scale, self._phase, self._has_sums = 0.0, "", False
+        self._said = _Said()
 
     @property
     def is_open(self) -> bool:
@@ -123,7 +131,7 @@ class RankTableReader:
             return
         for table in self._tables:
             for text in texts:
-                for one in _list_rows(text, table):
+                for one in list_rows(text, table):
                     if (found := self._read_cells(line, row, table, one)) is not None:
                         self._tables, self._strangers = [table], 0
                         yield from found
@@ -135,15 +143,14 @@ class RankTableReader:
             self._tables = []
 
     def _begins(self, text: str, row: int, above: Above) -> bool:
-        tables = [one for way in cells.WAYS if (one := _read_head(text, way)) is not None]
+        tables = [one for way in cells.WAYS if (one := read_rank_head(text, way)) is not None]
         if not tables:
             return False
-        told = list(above())
-        has_sums, phase = tells_sums(told), find_said_phase(told)
-        tables = [one for one in tables if one.rank_at < 0 or _is_telling(one)]
+        said = _read_above(above())
+        tables = [one for one in tables if one.rank_at < 0 or _is_telling(one, said)]
         if tables:
             self._tables, self._begin, self._strangers = tables, row, 0
-            self._scale, self._phase, self._has_sums = find_said_scale(told), phase, has_sums
+            self._said = said
         return bool(tables)
 
     def _takes_units(self, text: str) -> bool:
@@ -160,7 +167,7 @@ class RankTableReader:
         return False
 
     def _read_cells(
-        self, line: LogLine, row: int, table: _Table, told: list[str]
+        self, line: LogLine, row: int, table: RankTable, told: list[str]
     ) -> list[TabledSeen] | None:
         """Return what a row tells, None where it is no row of the table."""
         if table.rank_at >= 0:
@@ -168,7 +175,7 @@ class RankTableReader:
         return self._read_ranks(line, row, table, told)
 
     def _read_rank(
-        self, line: LogLine, row: int, table: _Table, told: list[str]
+        self, line: LogLine, row: int, table: RankTable, told: list[str]
     ) -> list[TabledSeen] | None:
         """Read a row that is of one rank."""
         rank = cells.read_number(told[table.rank_at])
@@ -183,24 +190,39 @@ class RankTableReader:
             return None
         steps = [cell for column, cell, _ in values if column.names[0].kind == "step"]
         key = f"{self._begin}" + (f".{steps[0]}" if steps and steps[0].isdecimal() else "")
-        base = {"table": f"{self._begin}", "own": str(rank)}
-        if table.is_device:
-            base["by"] = "device"
+        base = self._make_base(table, rank)
         if table.host_at >= 0 and told[table.host_at]:
             base["host"] = told[table.host_at]
+        stages = [cell for column, cell, _ in values if column.names[0].kind == "stage"]
+        base |= {"stage": "/".join(stages)} if stages else {}
         found = []
         parts: dict[str, str] = {}
         for column, cell, scale in values:
-            for name, part in _pair(column, cell):
+            for name, part in pair_names(column, cell):
                 parts |= self._name_part(name, part, scale, parts)
-                if name.kind == "sum" and (value := _read_sum(part)):
-                    groups = base | {"table": key, "what": "sum", "sum": value}
-                    found.append(TabledSeen("table.value", row, line, groups))
+                if groups := self._make_sum(name, part, key):
+                    found.append(TabledSeen("table.value", row, line, base | groups))
                 elif groups := self._make_time(name, part, scale):
                     found.append(TabledSeen("table.time", row, line, base | groups))
         if {"work", "took"} <= parts.keys():
             found.append(TabledSeen("table.work", row, line, base | parts))
         return found
+
+    def _make_base(self, table: RankTable, rank: int) -> dict[str, str]:
+        base = {"table": f"{self._begin}", "own": str(rank)}
+        if table.is_device:
+            base["by"] = "device of many" if self._said.has_hosts else "device"
+        return base
+
+    def _make_sum(self, name: Name, part: str, key: str) -> dict[str, str]:
+        """Return the groups of the sum in a cell of a rank, none where it is none."""
+        step = find_step(name.text) if self._said.has_sums else ""
+        is_told = name.kind == "sum" or (self._said.has_sums and (step or is_sum(name)))
+        value = read_sum(part) if is_told else ""
+        if not value:
+            return {}
+        key = f"{key}:{name.text}"
+        return {"table": key, "what": "sum", "sum": value} | ({"step": step} if step else {})
 
     def _name_part(
         self, name: Name, part: str, scale: float, known: dict[str, str]
@@ -212,8 +234,8 @@ class RankTableReader:
         if name.kind == "work" and "work" not in known:
             return {"work": f"{value[0]:.0f}"}
         if name.kind == "time" and "took" not in known and _is_of_work(name.text):
-            ms = name.scale or scale or find_scale(value[1]) or self._scale
-            return {"took": str(value[0] * (ms or 1.0)), "phase": name.text or self._phase}
+            ms = name.scale or scale or find_scale(value[1]) or self._said.scale
+            return {"took": str(value[0] * (ms or 1.0)), "phase": name.text or self._said.phase}
         return {}
 
     def _make_time(self, name: Name, part: str, scale: float) -> dict[str, str]:
@@ -222,13 +244,13 @@ class RankTableReader:
         is_time = name.kind == "time" or (name.kind == "step" and "." in part)
         if value is None or not is_time:
             return {}
-        phase = name.text or self._phase
-        ms = name.scale or scale or find_scale(value[1]) or self._scale
+        phase = name.text or self._said.phase
+        ms = name.scale or scale or find_scale(value[1]) or self._said.scale
         told = {"ms": str(value[0] * ms)} if ms else {"bare": str(value[0])}
         return {"phase": phase, **told} if phase else {}
 
     def _read_ranks(
-        self, line: LogLine, row: int, table: _Table, told: list[str]
+        self, line: LogLine, row: int, table: RankTable, told: list[str]
     ) -> list[TabledSeen] | None:
         """Read a row that has a cell of each rank."""
         of_ranks = [
@@ -236,7 +258,7 @@ class RankTableReader:
             for column, cell in zip(table.columns, told, strict=True)
             if column.rank >= 0
         ]
-        if sum(_read_sum(cell.split("/")[0].strip()) != "" for _, cell in of_ranks) < _LEAST_RANKS:
+        if sum(read_sum(cell.split("/")[0].strip()) != "" for _, cell in of_ranks) < _LEAST_RANKS:
             return None
         first = next(
             (
@@ -246,21 +268,25 @@ class RankTableReader:
             ),
             "",
         )
-        is_step = first.rstrip(":").isdecimal() or not first
-        head = Name(self._phase, "time" if self._phase else "") if is_step else read_name(first)
-        is_sum = head.kind == "sum" or (self._has_sums and (is_step or not head.kind))
+        step = find_step(first)
+        is_step = bool(step) or not first
+        head = (
+            Name(self._said.phase, "time" if self._said.phase else "")
+            if is_step
+            else read_name(first)
+        )
+        has_sum = head.kind == "sum" or (self._said.has_sums and not is_own(head))
         found = []
         works: dict[int, dict[str, str]] = {}
         for column, cell in of_ranks:
-            base = {"table": f"{self._begin}", "own": str(column.rank)}
-            base |= {"by": "device"} if table.is_device else {}
-            if is_sum:
-                groups = base | {"table": str(row), "what": "sum", "sum": _read_sum(cell)}
-                groups |= {"step": first.rstrip(":")} if is_step and first else {}
+            base = self._make_base(table, column.rank)
+            if has_sum:
+                groups = base | {"table": str(row), "what": "sum", "sum": read_sum(cell)}
+                groups |= {"step": step} if step else {}
                 found += [TabledSeen("table.value", row, line, groups)] if groups["sum"] else []
                 continue
             known = works.setdefault(column.rank, {})
-            for name, part in _pair(column, cell):
+            for name, part in pair_names(column, cell):
                 mine = name if name.kind else head
                 known |= self._name_part(mine, part, 0.0, known)
                 if groups := self._make_time(mine, part, 0.0):
@@ -270,98 +296,13 @@ class RankTableReader:
         return found
 
 
-def _read_head(text: str, way: Callable[[str], list[str]]) -> _Table | None:
-    """Return the table whose head a line is when it is split in some way."""
-    told = cells.split_cells(text, way)
-    if len(told) < _LEAST_COLUMNS or max(map(len, told)) > _MOST_NAME:
-        return None
-    owners = [cells.read_owner(cell) for cell in told]
-    named = [owner for owner in owners if owner is not None]
-    if len({owner.rank for owner in named}) >= _LEAST_RANKS:
-        return _head_ranks(told, way, owners)
-    heads = [cells.read_head(cell) for cell in told]
-    numbers = [int(cell) if cell.isdecimal() else -1 for cell in told[1:]]
-    if heads[0] and len(numbers) >= _LEAST_RANKS and min(numbers) >= 0:
-        # `rank | 0 | 1 | 2`
-        is_row = all(later == earlier + 1 for earlier, later in pairwise(numbers))
-        columns = [_Column(()), *(_Column((Name("", ""),), rank) for rank in numbers)]
-        return _close(_Table(way, columns, -1, heads[0] == "device")) if is_row else None
-    at = next(
-        (at for kind in ("rank", "device") for at, one in enumerate(heads) if one == kind), -1
-    )
-    if at < 0 or heads.count(heads[at]) > 1 or any(cells.read_value(cell) for cell in told):
-        return None
-    columns = [_Column(_read_names(cell)) for cell in told]
-    host = next((i for i, one in enumerate(columns) if one.names[0].kind == "host"), -1)
-    return _close(_Table(way, columns, at, heads[at] == "device", host))
-
-
-def _head_ranks(
-    told: list[str], way: Callable[[str], list[str]], owners: Sequence[cells.Owner | None]
-) -> _Table | None:
-    columns = [
-        _Column(()) if owner is None else _Column(_read_names(owner.rest), owner.rank)
-        for owner in owners
-    ]
-    named = [owner for owner in owners if owner is not None]
-    # A line of text that names ranks here and there is no head.
-    return (
-        _close(_Table(way, columns, -1, named[0].is_device))
-        if len(named) >= len(told) - 3
-        else None
-    )
-
-
-def _close(table: _Table) -> _Table:
-    table.scales = [0.0] * len(table.columns)
-    return table
-
-
-def _read_names(text: str) -> tuple[Name, ...]:
-    text = text.strip()
-    whole = read_name(text[1:-1] if text[:1] in ("(", "[") and text[-1:] in (")", "]") else text)
-    parts = [read_name(part.strip("() ")) for part in text.split("/")]
-    # `tok/s` is one name, and `tok / ms` two.
-    return tuple(parts) if len(parts) > 1 and all(one.kind for one in parts) else (whole,)
-
-
-def _is_telling(table: _Table) -> bool:
-    kinds = {name.kind for column in table.columns for name in column.names}
-    return bool(kinds & {"time", "sum"})
+def _is_telling(table: RankTable, said: _Said) -> bool:
+    names = [name for column in table.columns for name in column.names]
+    has_sums = said.has_sums and any(is_sum(name) or find_step(name.text) for name in names)
+    return has_sums or any(name.kind in ("time", "sum") for name in names)
 
 
 def _is_of_work(name: str) -> bool:
     """Whether what a rank had to do is told by a time: not by that of its waits."""
     small = name.lower()
     return not any(word in small for word in ("wait", "comm", "reduce", "sync", "total", "gather"))
-
-
-def _pair(column: _Column, cell: str) -> Iterator[tuple[Name, str]]:
-    """Yield what is in a cell, by its names."""
-    if len(column.names) == 1:
-        yield column.names[0], cell
-        return
-    parts = cells.split_parts(cell)
-    if len(parts) == len(column.names):
-        yield from zip(column.names, parts, strict=True)
-
-
-def _read_sum(cell: str) -> str:
-    """Return a sum as it is written, which may be one in hexadecimal; empty where it is none."""
-    small = cell.strip(".\u2026").lower()
-    if small in ("nan", "inf", "-inf", "+inf"):
-        return small
-    is_hex = len(small) >= _LEAST_HASH and all(
-        char in "0123456789abcdef" for char in small.removeprefix("0x")
-    )
-    return small if is_hex or cells.read_value(small) else ""
-
-
-def _list_rows(text: str, table: _Table) -> Iterator[list[str]]:
-    """Yield the cells of a row: one more at its end is what somebody says of it."""
-    told = cells.split_cells(text, table.way)
-    count = len(table.columns)
-    if len(told) == count:
-        yield told
-    elif len(told) == count + 1 and not any(char.isdigit() for char in told[-1]):
-        yield told[:-1]
