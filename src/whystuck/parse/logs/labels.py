@@ -55,11 +55,12 @@ def _find_numbers(lines: list[bytes]) -> frozenset[str]:
     known = set(numbers)
     # What is called a rank needs no others beside it to be one.
     is_dense = 0 in known and max(known) < 2 * len(known)
-    if len(known) < 2 or not (is_dense or all(match["rank"] for match in found)):  # noqa: PLR2004
+    are_ranks = all(match["rank"] for match in found)
+    if len(known) < 2 or not (is_dense or are_ranks):  # noqa: PLR2004
         return frozenset()
     if len(numbers) == len(known) and any(match["barred"] for match in found):
         return frozenset()  # rows of a table have each number once
     # Epochs only go up, and no traceback has their number.
     is_traceback = any("Traceback (most" in match.string for match in found)
-    is_mixed = numbers != sorted(numbers) or is_traceback
+    is_mixed = numbers != sorted(numbers) or is_traceback or are_ranks
     return frozenset(match[0] for match in found) if is_mixed else frozenset()

@@ -33,6 +33,7 @@ from whystuck.diagnose.logs.cases.memory_pressure import make_memory_pressure
 from whystuck.diagnose.logs.cases.not_ended import make_not_ended
 from whystuck.diagnose.logs.cases.ops.calls import make_calls
 from whystuck.diagnose.logs.cases.ops.crossed import make_crossed
+from whystuck.diagnose.logs.cases.ops.departed import make_departed
 from whystuck.diagnose.logs.cases.ops.horovod import make_horovod_mismatch
 from whystuck.diagnose.logs.cases.ops.left_out import make_left_out
 from whystuck.diagnose.logs.cases.ops.mismatch import make_mismatches
@@ -106,6 +107,7 @@ MAKERS: tuple[Maker, ...] = (
     make_left_out,
     make_parted,
     make_past,
+    make_departed,
     make_not_ended,
     make_gil_held,
     make_link_speeds,
