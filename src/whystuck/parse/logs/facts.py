@@ -180,6 +180,8 @@ class LogFacts:
         if self._note_environ(text, row):
             return
         match = _ENV_RANK.search(text) if "RANK" in text else None
+        if match and "#" in text[: match.start()]:
+            match = None  # a comment is about what stands before it, such as a command
         if match := match or _SAID_RANK.match(text):
             if int(match[1]) <= MAX_RANK and len(self.said_ranks) < _MAX_KEPT:
                 self.said_ranks.add(int(match[1]))

@@ -37,7 +37,9 @@ def find_own_rank(source: LogInput) -> int:
         return source.name.rank
     facts = source.part.facts
     said = facts.said_ranks
-    if len(said) == 1 and not set(facts.ranks) - said:
+    # Who says which ranks some processes are says nothing of who wrote the log.
+    others = {rank for ranks in facts.rank_by_pid.values() for rank in ranks} | {*facts.ranks}
+    if len(said) == 1 and not others - said:
         return next(iter(said))
     return UNKNOWN_RANK
 

@@ -70,8 +70,10 @@ def _find_rank(index: LogIndex, log: KnownLog, seen: StackSeen) -> int:
         told = index.processes.find_written(seen.node or seen.line.node or log.node, seen.pid)
         return seen.rank if told in (UNKNOWN_RANK, seen.rank) else UNKNOWN_RANK
     rank = index.find_rank(log, seen.line)
-    if rank == UNKNOWN_RANK and seen.pid:
-        rank = index.rank_of_pid(seen.node or seen.line.node or log.node, seen.pid)
+    # That the whole log is of one rank says less than what is said of the process.
+    if rank in (UNKNOWN_RANK, log.rank) and seen.line.rank == UNKNOWN_RANK and seen.pid:
+        own = index.rank_of_pid(seen.node or seen.line.node or log.node, seen.pid)
+        return rank if own == UNKNOWN_RANK else own
     return rank
 
 

@@ -71,7 +71,11 @@ _HEADING_PID = re.compile(
     r"\b(?:pid|PID)[ =:#]{0,3}(\d{1,10})\b|^[\W_]{0,12}(\d{2,7})[ ,:(]{1,3}RANK[= ]"
 )
 _NOTE_RANK = re.compile(r"\brank[ =:]{0,2}(\d{1,7})\b", re.IGNORECASE)
-_LAST = ("<module>", "_bootstrap", "_shutdown", "_run_module_as_main", "_bootstrap_inner")
+# What the interpreter calls by itself: nothing is below it. The last ones are its exit handlers.
+_LAST = (
+    *("<module>", "_bootstrap", "_shutdown", "_run_module_as_main", "_bootstrap_inner"),
+    *("_exit_function", "_python_exit", "_run_exitfuncs"),
+)
 
 
 @dataclass(slots=True)
@@ -225,6 +229,7 @@ class StackReader:
             own = _read_pid(text)
             self._heading = _Heading(rank, seen=self._lines, rank_pid=own, writer=writer)
             self._heading.others = find_same(text[:400]) - {rank}
+            self._heading.node = find_host(text)
         elif node := find_host(text):
             self._heading = _Heading(seen=self._lines, writer=writer, node=node)
         else:
