@@ -109,6 +109,7 @@ class LogFacts:
         pids: Numbers of processes that lines say they are of.
         local_by_pid: Local ranks of processes, as launchers tell them.
         rank_by_pid: Ranks of processes, as sentences tell them.
+        rank_by_pod: The rank of a pod or a host that has one, as sentences tell it.
         rank_by_device: The ranks whose lines name a device of a host.
         said_ranks: The ranks that the log says it is of.
         world_size: The number of ranks that it tells.
@@ -142,6 +143,7 @@ class LogFacts:
     pids: set[int] = field(default_factory=set)
     local_by_pid: dict[int, int] = field(default_factory=dict)
     rank_by_pid: dict[int, set[int]] = field(default_factory=dict)
+    rank_by_pod: dict[str, set[int]] = field(default_factory=dict)
     rank_by_device: dict[tuple[str, int], set[int]] = field(default_factory=dict)
     said_ranks: set[int] = field(default_factory=set)
     calls: dict[tuple[str, int, str], deque[CallSeen]] = field(default_factory=dict)
@@ -253,6 +255,8 @@ class LogFacts:
                 self.rank_by_pid.setdefault(pid, set()).add(rank)
         if len(self.host_ranks) < _MAX_KEPT:
             self.host_ranks.update(told.host_ranks)
+        for pod, rank in told.pod_ranks if len(self.rank_by_pod) < _MAX_KEPT else ():
+            self.rank_by_pod.setdefault(pod, set()).add(rank)
         self.order = told.order if told.order is not None else self.order
         if (pod := self.pods.read(line.text, row)) and len(self.node_by_rank) < _MAX_KEPT:
             self.node_by_rank.setdefault(pod[1], pod[0])
@@ -294,6 +298,7 @@ class LogFacts:
             (self.rank_by_task, later.rank_by_task),
             (self.rank_by_local, later.rank_by_local),
             (self.rank_by_pid, later.rank_by_pid),
+            (self.rank_by_pod, later.rank_by_pod),
         ):
             for key, ranks in fresh.items():
                 kept.setdefault(key, set()).update(ranks)

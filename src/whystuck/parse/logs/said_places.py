@@ -27,6 +27,18 @@ _ON = re.compile(
 _DENIED = re.compile(
     r"\b(?:not|but|except|unlike|some|may|might|maybe|\w{1,8}n't)\b", re.IGNORECASE
 )
+# One rank and its pod: `worker-0 = rank 1`, `rank 1 runs in trainer-worker-0`.
+_PLACE = r"(?P<NAME>(?=[\w.]{0,40}[\d-])[A-Za-z][\w.-]{1,62}|master|chief|launcher)"
+_OWN_RANK = r"(?<![a-z_])(?<!local )(?<!node )rank[ =:#]{0,2}(?P<NAME>\d{1,7})(?![\w.]|\s?-\s?\d)"
+_IS_RANK = re.compile(
+    rf"(?:(?<![\w./-])|(?<=pod/)){_PLACE.replace('NAME', 'host')}(?: pod)?[`'\"]?"
+    r"(?: ?(?:=|->|:|\(|,) ?| (?:is|has|runs|was|holds) )(?:the |global ){0,2}"
+    rf"{_OWN_RANK.replace('NAME', 'rank')}"
+    rf"|{_OWN_RANK.replace('NAME', 'first')}(?: ?(?:=|->|:|\(|@) ?| (?:is|runs|sits|lives|on|in) )"
+    r"(?:(?:is|on|in|the|pod|host|node|container) ){0,3}[`'\"]?"
+    rf"{_PLACE.replace('NAME', 'where')}",
+    re.IGNORECASE,
+)
 _PROCESSES = re.compile(r"\b(?:pids?|process(?:es)?|stacks?|dumps?|traces?)\b", re.IGNORECASE)
 _IN_ORDER = re.compile(
     r"\b(?:rank order|order of (?:the |their )?ranks?|by ranks?\b"
@@ -59,6 +71,20 @@ def list_host_ranks(text: str) -> tuple[HostRanks, ...]:
         told = [(host, first, last) for first, last, host in _ON.findall(text)]
     found = (HostRanks(host, int(first), int(last)) for host, first, last in told)
     return tuple(one for one in found if 0 < one.last - one.first < _MOST_ON_HOST)
+
+
+def list_pod_ranks(text: str) -> tuple[tuple[str, int], ...]:
+    """Return the pods, or hosts, of which a sentence tells the one rank: ``worker-0 = rank 1``."""
+    if _DENIED.search(text):
+        return ()
+    matches = _IS_RANK.finditer(text)
+    found = ((one["host"] or one["where"], one["rank"] or one["first"]) for one in matches)
+    return tuple((host.lower(), int(rank)) for host, rank in found if int(rank) <= MAX_RANK)
+
+
+def is_said_pod(said: str, node: str) -> bool:
+    """Tell whether people may call a pod or host so: `worker-0` is short for `tts-worker-0`."""
+    return said == node or node.endswith(f"-{said}") or f"-{said}-" in node
 
 
 def tells_order(small: str) -> bool:

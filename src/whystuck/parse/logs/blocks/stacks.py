@@ -16,14 +16,16 @@ from whystuck.evidence.ops.collectives import Frame
 from whystuck.evidence.ranks import MAX_RANK
 from whystuck.parse.logs.blocks.stack_commands import find_local_rank, find_rank
 from whystuck.parse.logs.blocks.stack_forms import (
-    BEFORE,
     COMMAND,
     GDB_BARE,
     GDB_NOISE,
     PROCESS,
     SPY,
+    clean_line,
+    cut_note,
     find_bare,
     find_head,
+    find_locals,
     find_pid,
     make_thread,
     name_source,
@@ -61,6 +63,7 @@ STACK_MARKS = (
 _MAX_STRANGERS = 200
 _MAX_THREADS = 256
 _MAX_FRAMES = 200
+_MAX_NOTES = 16
 # Lines between the name of a rank and its stack: a fence, the command, versions.
 _MAX_PREAMBLE = 6
 # Lines behind a stack in which somebody says who else has it.
@@ -86,6 +89,9 @@ class _Open:
     seen: int = 0
     frames: list[Frame] = field(default_factory=list)
     command: str = ""
+    notes: list[tuple[int, str]] = field(default_factory=list)
+    # How far in the variables of the last frame stand, -1 where none are shown.
+    indent: int = -1
 
 
 @dataclass(slots=True)
@@ -127,19 +133,19 @@ class StackReader:
 
     def begins(self, text: str) -> bool:
         """Tell whether a stack begins in a line; what stands before it is of use then."""
-        text = BEFORE.sub("", text)
+        text = clean_line(text)
         return not self._open and (find_head(text) is not None or bool(find_bare(text)))
 
     def read(self, line: LogLine, row: int, before: Iterable[LogLine] = ()) -> Iterator[StackSeen]:
         """Take the next line; yield the processes that it ends."""
         for earlier in before:
             self._lines += 1
-            text = BEFORE.sub("", earlier.text)
+            text = clean_line(earlier.text)
             if not self._begin_bare(text, earlier, row):
                 yield from self._take(text, earlier)
         self._lines += 1
         self.last_row = row if self._open else self.last_row
-        text = BEFORE.sub("", line.text)
+        text = clean_line(line.text)
         if summaries := [*read_summary(text, line, row)]:
             yield from summaries
         elif (head := find_head(text)) is not None and not self._is_first_frame(head, line.owner):
@@ -278,19 +284,41 @@ class StackReader:
 
     def _take_frame(self, text: str, owner: str) -> bool:
         known = self._find_open(owner)
-        if known is None or (frame := read_frame(text, known.process.source)) is None:
+        if known is None:
+            return False
+        text, note = cut_note(text)
+        if self._is_variable(known, text):
+            if note and known.frames:
+                known.notes.append((len(known.frames) - 1, note))
+            return True
+        if (frame := read_frame(text, known.process.source)) is None:
             return False
         if len(known.frames) < _MAX_FRAMES:
             known.frames.append(frame)
+            known.notes += [(len(known.frames) - 1, note)] if note else []
         known.seen = self._lines
         return True
+
+    def _is_variable(self, known: _Open, text: str) -> bool:
+        """Tell whether a line shows variables of the last frame."""
+        if known.process.source != "py-spy" or not known.frames:
+            return False
+        begin = find_locals(text)
+        if begin >= 0:
+            known.indent = begin
+        elif known.indent >= 0 and len(text) - len(text.lstrip()) <= known.indent:
+            known.indent = -1
+        if known.indent >= 0:
+            known.seen = self._lines
+        return known.indent >= 0
 
     def _end_thread(self, known: _Open) -> None:
         """Give the thread that is read its frames."""
         if known.process.threads and known.frames:
             last = known.process.threads[-1]
-            known.process.threads[-1] = replace(last, frames=(*known.frames,))
-        known.frames = []
+            notes = (*known.notes[:_MAX_NOTES],)
+            known.process.threads[-1] = replace(last, frames=(*known.frames,), notes=notes)
+        known.frames, known.notes, known.indent = [], [], -1
 
     def _close(self, owner: str) -> Iterator[StackSeen]:
         known = self._open.pop(owner, None)
