@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from msgspec.structs import replace
 
+from whystuck.diagnose import codes
 from whystuck.diagnose.algorithms.ops.alignment import Clash
 from whystuck.diagnose.algorithms.ops.divergence import Divergence
 from whystuck.diagnose.algorithms.ops.divergence_kinds import DivergenceKind
@@ -160,6 +161,9 @@ def tell_parting(rule: Rule, scene: Scene, policy: Policy) -> Iterator[Finding]:
     parting = scene.suspects.parting
     if parting is None or parting.code != rule.code:
         return
+    rings = scene.story.of(codes.GROUP_ORDER_CYCLE)
+    if not parting.culprits and any(case.ranks for case in rings):
+        return  # the job printed its groups: that is more than that the calls do not meet
     culprits = list(parting.culprits)
     first = [rank for rank in parting.places if rank in culprits]
     where = [

@@ -15,7 +15,8 @@ from whystuck.evidence.ranks import MAX_RANK
 from whystuck.parse.logs.line_texts import ToldText, read_text
 from whystuck.parse.logs.lines import LogLine
 from whystuck.parse.logs.process_words import ENVIRON, EnvironLoop, is_row_of_ps
-from whystuck.parse.logs.said_places import HostRanks, PodRanks
+from whystuck.parse.logs.said_facts import SaidFacts
+from whystuck.parse.logs.said_places import PodRanks
 from whystuck.parse.logs.steady_steps import Pace
 from whystuck.parse.logs.times import Stamp, read_stamp
 
@@ -109,7 +110,6 @@ class LogFacts:
         pids: Numbers of processes that lines say they are of.
         local_by_pid: Local ranks of processes, as launchers tell them.
         rank_by_pid: Ranks of processes, as sentences tell them.
-        rank_by_pod: The rank of a pod or a host that has one, as sentences tell it.
         rank_by_device: The ranks whose lines name a device of a host.
         said_ranks: The ranks that the log says it is of.
         world_size: The number of ranks that it tells.
@@ -124,9 +124,7 @@ class LogFacts:
         environ: The process whose environment is printed, and the line that says so.
         loop: The processes whose ranks are printed one after the other.
         pods: The pod that is described.
-        host_ranks: The ranks of hosts, as sentences tell them.
-        order: The ranks that processes have in the order in which they stand, as a sentence lists
-            them; empty where they stand in the order of ranks, None where nobody says so.
+        said: What sentences say of where ranks run, and of their groups.
     """
 
     kinds: Counter[str] = field(default_factory=Counter)
@@ -143,7 +141,6 @@ class LogFacts:
     pids: set[int] = field(default_factory=set)
     local_by_pid: dict[int, int] = field(default_factory=dict)
     rank_by_pid: dict[int, set[int]] = field(default_factory=dict)
-    rank_by_pod: dict[str, set[int]] = field(default_factory=dict)
     rank_by_device: dict[tuple[str, int], set[int]] = field(default_factory=dict)
     said_ranks: set[int] = field(default_factory=set)
     calls: dict[tuple[str, int, str], deque[CallSeen]] = field(default_factory=dict)
@@ -160,8 +157,7 @@ class LogFacts:
     environ: tuple[int, int] = (0, 0)
     loop: EnvironLoop = field(default_factory=EnvironLoop)
     pods: PodRanks = field(default_factory=PodRanks)
-    host_ranks: set[HostRanks] = field(default_factory=set)
-    order: str | None = None
+    said: SaidFacts = field(default_factory=SaidFacts)
 
     def note(self, line: LogLine, row: int) -> None:
         """Take what any line tells by its prefixes, and what it says of the job."""
@@ -253,11 +249,7 @@ class LogFacts:
                 self.local_by_pid.setdefault(pid, rank)
             else:
                 self.rank_by_pid.setdefault(pid, set()).add(rank)
-        if len(self.host_ranks) < _MAX_KEPT:
-            self.host_ranks.update(told.host_ranks)
-        for pod, rank in told.pod_ranks if len(self.rank_by_pod) < _MAX_KEPT else ():
-            self.rank_by_pod.setdefault(pod, set()).add(rank)
-        self.order = told.order if told.order is not None else self.order
+        self.said.note(told)
         if (pod := self.pods.read(line.text, row)) and len(self.node_by_rank) < _MAX_KEPT:
             self.node_by_rank.setdefault(pod[1], pod[0])
 
@@ -298,7 +290,6 @@ class LogFacts:
             (self.rank_by_task, later.rank_by_task),
             (self.rank_by_local, later.rank_by_local),
             (self.rank_by_pid, later.rank_by_pid),
-            (self.rank_by_pod, later.rank_by_pod),
         ):
             for key, ranks in fresh.items():
                 kept.setdefault(key, set()).update(ranks)
@@ -317,8 +308,7 @@ class LogFacts:
         for called, calls in later.calls.items():
             self.calls.setdefault(called, deque(maxlen=_MAX_CALLS)).extend(calls)
         self.pids |= later.pids
-        self.host_ranks |= later.host_ranks
-        self.order = self.order if later.order is None else later.order
+        self.said.add(later.said)
         self.said_ranks |= later.said_ranks
         self.world_size = max(self.world_size, later.world_size)
         self.first, self.last = self.first or later.first, later.last or self.last

@@ -359,6 +359,7 @@ class LogIndex:
             hosts=frozenset(facts.nodes),
             goes_on=facts.pace.goes_on,
             steps_since=facts.pace.since,
+            groups={name: frozenset(sets) for name, sets in facts.said.groups.items()},
         )
 
 
@@ -366,7 +367,7 @@ def _find_devices(log: KnownLog) -> dict[tuple[str, int], int]:
     """Return the rank of each device, by its host; nothing where two have one."""
     facts = log.source.part.facts
     devices = {place: min(own) for place, own in facts.rank_by_device.items() if len(own) == 1}
-    for host, first, last in facts.host_ranks:
+    for host, first, last in facts.said.host_ranks:
         for device in range(last - first + 1):
             devices.setdefault((host, device), first + device)
     return devices if len(set(devices.values())) == len(devices) else {}

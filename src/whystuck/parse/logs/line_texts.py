@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from whystuck.parse.logs.line_kinds import name_kind
 from whystuck.parse.logs.process_words import list_rank_pids, tells_of_processes
+from whystuck.parse.logs.said_groups import list_groups
 from whystuck.parse.logs.said_places import (
     HostRanks,
     find_order,
@@ -19,6 +20,8 @@ from whystuck.parse.logs.said_places import (
 _WORLD = re.compile(
     r"\b(?:WORLD_SIZE|world[_ ]size)['\"]?\s?[=: ]\s?['\"]?(\d{1,7})\b", re.IGNORECASE
 )
+# A list behind a name, or a list of lists.
+_LISTS = ("=[", " [", "[[", "=(", " (", "={", " {")
 _PID = re.compile(r"(?:started|running|rank \d+)\b.{0,40}\bpid[ =:]+(\d{1,7})\b", re.IGNORECASE)
 _PROGRESS = re.compile(
     r"\b(?:step|iteration|iter|epoch|global_step)\b.{0,3}\d|\bloss\b['\"]?\s?[=:]?\s?\d|\d%\|",
@@ -44,6 +47,7 @@ class ToldText(NamedTuple):
     host_ranks: tuple[HostRanks, ...]
     order: str | None
     pod_ranks: tuple[tuple[str, int], ...] = ()
+    groups: tuple[tuple[str, frozenset[int]], ...] = ()
 
 
 # The logs of ranks hold much the same lines, and the head and the tail of a short log are one.
@@ -66,7 +70,13 @@ def read_text(text: str, is_kernel: bool, is_agent: bool) -> ToldText:  # noqa: 
         list_host_ranks(text) if "rank" in small else (),
         find_order(text) if tells_order(small) else None,
         list_pod_ranks(text) if "rank" in small else (),
+        tuple(list_groups(text)) if _may_list(text) else (),
     )
+
+
+def _may_list(text: str) -> bool:
+    """Tell whether a line has a list of numbers, with what is called a group or has a name."""
+    return "," in text and any(mark in text for mark in _LISTS)
 
 
 def _read_progress(text: str, small: str) -> tuple[bool, bool]:

@@ -21,6 +21,19 @@ _PID_RANK = re.compile(
     r"rank[ =:_#]{0,2}(\d{1,7})\b",
     re.IGNORECASE,
 )
+# With what else a program tells of itself in between: `rank 0 of 4 host dgx-b pid 5110`.
+_BETWEEN = (
+    r"(?:[ ,;|()\]]{1,3}(?:(?:on|at|in) )?(?:host(?:name)?|node|local[_ ]?rank|local|gpu|device"
+    r"|cuda|world(?:[_ ]size)?|ip|machine|pod|container|on|at)[ :=]{1,2}[\w.:/-]{1,64}){1,5}"
+    r"[ ,;|()\]]{1,3}"
+)
+_OF = r"(?: of \d{1,7}| ?/ ?\d{1,7})?"
+_RANK_FAR = re.compile(
+    rf"(?<!local )\brank[ =:]{{0,2}}(?P<rank>\d{{1,7}}){_OF}(?:{_BETWEEN}|(?<=\d)[ ,;|()\]]{{1,3}})"
+    r"pid[ =:]{0,3}(?P<pid>\d{2,7})\b"
+    rf"|\bpid[ =:]{{0,3}}(?P<first>\d{{2,7}}){_BETWEEN}rank[ =:]{{0,2}}(?P<last>\d{{1,7}})\b",
+    re.IGNORECASE,
+)
 # A command that looks at a process, with a comment that says whose it is.
 _LOOKED = re.compile(
     r"(?:--pid[ =]|(?<!\S)-p ?|/proc/|\bpstack |\bdump )(\d{2,7})\b[^#]{0,200}"
@@ -81,6 +94,10 @@ def is_row_of_ps(text: str) -> bool:
 def list_rank_pids(text: str) -> Iterator[tuple[int, int, bool]]:
     """Yield ranks and the numbers of their processes, and whether they are local ranks."""
     known = set[str]()
+    for match in _RANK_FAR.finditer(text):
+        number = match["pid"] or match["first"]
+        known.add(number)
+        yield int(match["rank"] or match["last"]), int(number), False
     for rank, number in _RANK_PID.findall(text):
         known.add(number)
         yield int(rank), int(number), False

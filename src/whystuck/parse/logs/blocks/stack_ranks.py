@@ -80,7 +80,7 @@ def _find_alone(stacks: Iterable[StackSeen]) -> set[str]:
 
 def _find_rank_of_pod(log: KnownLog, node: str) -> int:
     """Return the rank that people say a pod or a host has; a name may be short for several."""
-    told = log.source.part.facts.rank_by_pod
+    told = log.source.part.facts.said.rank_by_pod
     named = [ranks for said, ranks in told.items() if is_said_pod(said, node.lower())]
     ranks = set[int]().union(*named)
     return ranks.pop() if len(ranks) == 1 else UNKNOWN_RANK
