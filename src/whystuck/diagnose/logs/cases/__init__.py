@@ -32,6 +32,7 @@ from whystuck.diagnose.logs.cases.memory_daemons import make_daemons
 from whystuck.diagnose.logs.cases.memory_pressure import make_memory_pressure
 from whystuck.diagnose.logs.cases.not_ended import make_not_ended
 from whystuck.diagnose.logs.cases.ops.calls import make_calls
+from whystuck.diagnose.logs.cases.ops.counted_calls import make_counted_calls
 from whystuck.diagnose.logs.cases.ops.crossed import make_crossed
 from whystuck.diagnose.logs.cases.ops.departed import make_departed
 from whystuck.diagnose.logs.cases.ops.horovod import make_horovod_mismatch
@@ -108,6 +109,7 @@ MAKERS: tuple[Maker, ...] = (
     make_parted,
     make_past,
     make_departed,
+    make_counted_calls,
     make_not_ended,
     make_gil_held,
     make_link_speeds,
