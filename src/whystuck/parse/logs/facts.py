@@ -84,11 +84,12 @@ class Comm:
 
 @dataclass(slots=True)
 class CallSeen:
-    """A call of a collective, as NCCL prints it."""
+    """A call of a collective, as NCCL prints it, or of a transfer, as a program does."""
 
     row: int
     line: LogLine
     groups: dict[str, str]
+    name: str = "nccl.call"
 
 
 @dataclass(slots=True)
@@ -227,7 +228,11 @@ class LogFacts:
             self.pids.add(told.pid)
         self._note_said(told, line, row)
         if line.is_nccl and "opCount" in line.text and (match := _CALL.search(line.text)):
-            self._note_call(line, row, match)
+            call = CallSeen(row, line, match.groupdict())
+            self._note_call((line.node, line.pid, match["comm"]), call)
+        if told.transfer is not None and not line.is_glog:
+            call = CallSeen(row, line, told.transfer, "told.transfer")
+            self._note_call((line.owner, line.rank, "transfer"), call)
         if told.is_progress and len(self.progress) < _MAX_KEPT:
             rank = line.rank if line.rank != UNKNOWN_RANK else line.task
             self.progress[rank] = row
@@ -371,11 +376,9 @@ class LogFacts:
                 return
             self.comms[key] = Comm(rank, size, local, match[4].lower())
 
-    def _note_call(self, line: LogLine, row: int, match: re.Match[str]) -> None:
-        key = line.node, line.pid, match["comm"]
+    def _note_call(self, key: tuple[str, int, str], call: CallSeen) -> None:
         if key in self.calls or len(self.calls) < _MAX_KEPT:
-            calls = self.calls.setdefault(key, deque(maxlen=_MAX_CALLS))
-            calls.append(CallSeen(row, line, match.groupdict()))
+            self.calls.setdefault(key, deque(maxlen=_MAX_CALLS)).append(call)
 
     def _note_attempt(self, row: int, attempt: int) -> None:
         last = self.restarts[-1][1] if self.restarts else 0

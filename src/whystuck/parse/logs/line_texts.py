@@ -16,6 +16,7 @@ from whystuck.parse.logs.said_places import (
     list_pod_ranks,
     tells_order,
 )
+from whystuck.parse.logs.told_transfers import may_transfer, read_transfer
 
 _WORLD = re.compile(
     r"\b(?:WORLD_SIZE|world[_ ]size)['\"]?\s?[=: ]\s?['\"]?(\d{1,7})\b", re.IGNORECASE
@@ -48,6 +49,7 @@ class ToldText(NamedTuple):
     order: str | None
     pod_ranks: tuple[tuple[str, int], ...] = ()
     groups: tuple[tuple[str, frozenset[int]], ...] = ()
+    transfer: dict[str, str] | None = None
 
 
 # The logs of ranks hold much the same lines, and the head and the tail of a short log are one.
@@ -71,6 +73,7 @@ def read_text(text: str, is_kernel: bool, is_agent: bool) -> ToldText:  # noqa: 
         find_order(text) if tells_order(small) else None,
         list_pod_ranks(text) if "rank" in small else (),
         tuple(list_groups(text)) if _may_list(text) else (),
+        read_transfer(text) if may_transfer(small) else None,
     )
 
 
