@@ -108,6 +108,15 @@ def test_processes_of_ranks_are_told_with_more_between(text: str) -> None:
     assert (3, 5113, False) in list(list_rank_pids(text))
 
 
+def test_process_behind_a_rank_may_be_the_next_one() -> None:
+    for text in (
+        "pid 8810 = rank 0; pid 8811 = rank 1",
+        "pid 8810 = rank 0 on host n1; pid 8811 = rank 1 on host n1",
+        "rank 0 of 2 pid 8810, rank 1 of 2 pid 8811",
+    ):
+        assert set(list_rank_pids(text)) == {(0, 8810, False), (1, 8811, False)}
+
+
 def test_process_that_a_rank_speaks_of_is_not_its_own() -> None:
     for text in ("rank 0 lost peer n4 pid 33", "local rank 3 host n4 pid 55"):
         assert not [one for one in list_rank_pids(text) if not one[2]]

@@ -27,11 +27,14 @@ _BETWEEN = (
     r"|cuda|world(?:[_ ]size)?|ip|machine|pod|container|on|at)[ :=]{1,2}[\w.:/-]{1,64}){1,5}"
     r"[ ,;|()\]]{1,3}"
 )
-_OF = r"(?: of \d{1,7}| ?/ ?\d{1,7})?"
+_OF = r"(?: of \d{1,7}| ?/ ?\d{1,7})"
 _RANK_FAR = re.compile(
-    rf"(?<!local )\brank[ =:]{{0,2}}(?P<rank>\d{{1,7}}){_OF}(?:{_BETWEEN}|(?<=\d)[ ,;|()\]]{{1,3}})"
-    r"pid[ =:]{0,3}(?P<pid>\d{2,7})\b"
-    rf"|\bpid[ =:]{{0,3}}(?P<first>\d{{2,7}}){_BETWEEN}rank[ =:]{{0,2}}(?P<last>\d{{1,7}})\b",
+    rf"(?<!local )\brank[ =:]{{0,2}}(?P<rank>\d{{1,7}})"
+    rf"(?:{_OF}(?:{_BETWEEN}|[ ,;|()\]]{{1,3}})|{_BETWEEN})pid[ =:]{{0,3}}(?P<pid>\d{{2,7}})\b",
+    re.IGNORECASE,
+)
+_FAR_RANK = re.compile(
+    rf"\bpid[ =:]{{0,3}}(?P<pid>\d{{2,7}}){_BETWEEN}rank[ =:]{{0,2}}(?P<rank>\d{{1,7}})\b",
     re.IGNORECASE,
 )
 # A command that looks at a process, with a comment that says whose it is.
@@ -94,10 +97,12 @@ def is_row_of_ps(text: str) -> bool:
 def list_rank_pids(text: str) -> Iterator[tuple[int, int, bool]]:
     """Yield ranks and the numbers of their processes, and whether they are local ranks."""
     known = set[str]()
-    for match in _RANK_FAR.finditer(text):
-        number = match["pid"] or match["first"]
-        known.add(number)
-        yield int(match["rank"] or match["last"]), int(number), False
+    # In `pid 10 = rank 0 on n1; pid 11 = rank 1 on n1`, the next process stands behind a rank, too.
+    small = text.lower()
+    far = _RANK_FAR if small.find("rank") < small.find("pid") else _FAR_RANK
+    for match in far.finditer(text):
+        known.add(match["pid"])
+        yield int(match["rank"]), int(match["pid"]), False
     for rank, number in _RANK_PID.findall(text):
         known.add(number)
         yield int(rank), int(number), False
