@@ -152,7 +152,7 @@ def explain_exception(facts: Facts, rank: int) -> Suspicion | None:
 
 def explain_locks(facts: Facts, rank: int) -> Suspicion | None:
     """Explain a rank with two threads that are parked on locks."""
-    samples = facts.stacks.samples_by_rank.get(rank, ())
+    samples = facts.stacks.samples_by_rank.get(rank, [])
     parked = find_parked(samples, facts.evidence.sources)
     if len(parked) < 2 or not any(item.thread.is_main for item in parked):  # noqa: PLR2004 - a pair
         return None
