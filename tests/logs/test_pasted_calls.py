@@ -87,6 +87,23 @@ def test_numbers_in_the_order_of_ranks(tmp_path: Path) -> None:
         assert judge(tmp_path, *waits, told)[:2] == ("H101", [2])
 
 
+TABLE = ["rank | all_reduce | all_gather | loss", *(f"{one} | 412 | 3 | 5" for one in range(3))]
+
+
+@pytest.mark.parametrize("bars", [" | ", "  ", ","])
+def test_table_with_a_column_for_each_op(tmp_path: Path, bars: str) -> None:
+    lines = [line.replace(" | ", bars) for line in (*TABLE, "3 | 411 | 4 | 5")]
+    found = judge(tmp_path, WAIT.format(0), "how many calls so far:", *lines)
+
+    assert found[:2] == ("H127", [3])
+
+
+def test_table_of_times_counts_no_calls(tmp_path: Path) -> None:
+    for head in ("ms of each op:", "mean times, all_reduce calls included"):
+        report = say(tmp_path, WAIT.format(0), head, *TABLE, "3 | 411 | 4 | 5")
+        assert "H127" not in {one.code for one in report.findings}
+
+
 def test_rank_with_a_call_more_made_one_that_nobody_else_did(tmp_path: Path) -> None:
     lines = ["r0=412 r1=412 r2=413 r3=412"]
     stacks = [one for rank in (0, 1, 3) for one in show(rank, INPUT)]
@@ -101,6 +118,7 @@ def test_rank_with_a_call_more_made_one_that_nobody_else_did(tmp_path: Path) -> 
         pytest.param(["r0=412 r1=412 r2=412 r3=412"], id="all alike"),
         pytest.param(["r0=412 r1=412 r2=411 r3=411"], id="two sides"),
         pytest.param(["r0=412 r1=411"], id="two ranks"),
+        pytest.param(["r0=412 r1=412 r2=6 r3=412"], id="far apart"),
         pytest.param(["r0=412 ms r1=412 ms r2=411 ms r3=412 ms"], id="times"),
         pytest.param(["r0=412.0 r1=412.5 r2=411.1 r3=412.9"], id="fractions"),
     ],

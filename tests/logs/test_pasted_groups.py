@@ -16,10 +16,20 @@ LAYOUTS = {
     "lists": "ep_groups = [[0,1],[2,3]]      dp_groups = [[0,2],[1,3]]",
     "words": "EP groups: [0, 1] [2, 3]; DP groups: [0, 2] [1, 3]",
     "long": "expert parallel group ranks [[0, 1], [2, 3]], data_parallel_group=[[0, 2], [1, 3]]",
+    "numbered": "ep0=[0,1] ep1=[2,3] dp0=[0,2] dp1=[1,3]",
+    "mesh": "DeviceMesh('cuda', [[0, 1], [2, 3]], mesh_dim_names=('dp', 'ep'))",
+    "mesh of 2.9": "DeviceMesh((dp=2, ep=2), 'cuda', stride=(2, 1))",
     "round": "ep=(0, 1) ep=(2, 3) dp=(0, 2) dp=(1, 3)",
 }
+TRANSPOSED = "DeviceMesh((dp=2, ep=2), 'cuda', stride=(1, 2))"
 # How people say at a frame which group a call is of.
-WORDS = ["# group={0}", "# {0} group", "# waits on self.{0}_group", "# all_reduce({0}_pg)"]
+WORDS = [
+    "# group={0}",
+    "# {0} group",
+    "# waits on self.{0}_group",
+    "# all_reduce({0}_pg)",
+    "<-- {0}",
+]
 FRAMES = [
     'Thread 511{rank} (active): "MainThread"',
     "    all_reduce (torch/distributed/distributed_c10d.py:2810)",
@@ -91,7 +101,14 @@ def test_groups_that_nobody_printed_are_none(tmp_path: Path) -> None:
 
 
 def test_lists_that_are_no_groups_are_left_out() -> None:
-    for text in ("shape=[4, 8]", "betas (0, 1)", "epochs: [1, 2]", "v = [3,4]", "ep=[0]"):
+    for text in (
+        "shape=[4, 8]",
+        "betas (0, 1)",
+        "epochs: [1, 2]",
+        "v = [3,4]",
+        "ep=[0]",
+        TRANSPOSED,
+    ):
         assert not list(list_groups(text))
 
 

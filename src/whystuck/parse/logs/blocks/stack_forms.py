@@ -43,7 +43,7 @@ _GDB_FRAME = re.compile(
     r"(?:.{0,2000}?\) (?:at (?P<file>\S{1,1000}?):(?P<line>\d{1,9})|from (?P<library>\S{1,1000})))?"
 )
 # What people write behind a frame, and behind the variables that py-spy shows of it.
-_NOTE = re.compile(r"[)>\]}\w\"'] {1,60}#(?P<note>.{1,300})$")
+_NOTE = re.compile(r"[)>\]}\w\"'] {1,60}(?:#|//|<--+|<==+|\u2190|\u21d0)(?P<note>.{1,300})$")
 # `py-spy dump --locals` shows variables below their frame, further in.
 _LOCALS = re.compile(r"^(\s{2,40})(?:Locals|Arguments|Args):")
 # What is left of colours where the character that begins them is lost.
@@ -68,7 +68,8 @@ def clean_line(text: str) -> str:
 
 def cut_note(text: str) -> tuple[str, str]:
     """Return a line of a stack without the comment that stands behind it, and that comment."""
-    found = _NOTE.search(text) if " #" in text else None
+    has_mark = any(mark in text for mark in (" #", " //", " <--", " <==", " \u2190", " \u21d0"))
+    found = _NOTE.search(text) if has_mark else None
     return (text[: found.start() + 1], found["note"].strip()) if found else (text, "")
 
 

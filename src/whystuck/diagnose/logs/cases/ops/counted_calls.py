@@ -18,6 +18,8 @@ from whystuck.evidence.ranks import name_ranks
 
 # Two ranks that differ tell nothing: either may be wrong.
 _LEAST = 3
+# Who waits for a call can be no more of them ahead than are in flight.
+_MOST_APART = 16
 _MAX_LINES = 6
 # What is counted where no op is named.
 _ANY = "collectives"
@@ -44,21 +46,25 @@ def make_counted_calls(view: LogView) -> Iterator[Case]:
     """Make the case of few ranks that made fewer calls of an op than all others, or more.
 
     A job must hang: counts of one that runs differ all the time. Who made fewer and waits in
-    another call has left one out; who waits in none has not come to it.
+    another call, or made more of another one, has left one out; who waits in none has not come.
     """
     waits = [event for event in view.list_signatures(*WAITS) if is_said(event)]
     last = {one.rank: one for one in view.evidence.stacks if not one.worker and one.rank >= 0}
     at = {rank: locate(one.main.frames) for rank, one in last.items() if one.main is not None}
-    for table in _list_tables(view):
-        is_stuck = any(event.groups.get("stuck") for event in table.events.values())
-        if not (is_stuck or waits or any(one.doing in _WAITING for one in at.values())):
-            continue
-        if all(table.counts[rank] < table.common for rank in table.odd):
-            yield _tell_behind(table, waits, at)
-            return
-        if all(table.counts[rank] > table.common for rank in table.odd):
-            yield _tell_ahead(table, waits, at)
-            return
+    tables = [
+        table
+        for table in _list_tables(view)
+        if waits
+        or any(event.groups.get("stuck") for event in table.events.values())
+        or any(one.doing in _WAITING for one in at.values())
+    ]
+    behind = [one for one in tables if all(one.counts[rank] < one.common for rank in one.odd)]
+    ahead = [one for one in tables if all(one.counts[rank] > one.common for rank in one.odd)]
+    if behind:
+        went_on = any(one.odd == behind[0].odd for one in ahead)
+        yield _tell_behind(behind[0], waits, at, went_on=went_on)
+    elif ahead:
+        yield _tell_ahead(ahead[0], waits, at)
 
 
 def _list_tables(view: LogView) -> Iterator[_Table]:
@@ -71,17 +77,20 @@ def _list_tables(view: LogView) -> Iterator[_Table]:
         counts = {rank: int(event.groups["count"]) for rank, event in events.items()}
         common, _ = Counter(counts.values()).most_common(1)[0]
         odd = tuple(sorted(rank for rank, count in counts.items() if count != common))
-        if len(counts) >= _LEAST and 0 < 2 * len(odd) < len(counts):
+        is_near = all(abs(counts[rank] - common) <= _MOST_APART for rank in odd)
+        if len(counts) >= _LEAST and 0 < 2 * len(odd) < len(counts) and is_near:
             op = next(iter(events.values())).groups["op"]
             yield _Table(op, events, counts, common, odd)
 
 
-def _tell_behind(table: _Table, waits: list[LogEvent], at: Mapping[int, Position]) -> Case:
+def _tell_behind(
+    table: _Table, waits: list[LogEvent], at: Mapping[int, Position], *, went_on: bool
+) -> Case:
     """Tell of ranks that made fewer calls: they left one out, or have not come to it."""
     who, verb = name_ranks(table.odd), "makes" if len(table.odd) == 1 else "make"
     seen = [rank for rank in table.odd if rank in at]
     gone = [rank for rank in seen if _is_past(table, at, rank)]
-    is_skipped = bool(gone) or _wait_apart(table, waits)
+    is_skipped = bool(gone) or went_on or _wait_apart(table, waits)
     now = at[gone[0]] if gone else None
     went = f" and went on to {_describe(now)}" if now is not None else ""
     where = f"; {who} is in {_describe(at[seen[0]])}" if seen and not gone else ""

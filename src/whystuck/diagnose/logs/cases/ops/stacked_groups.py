@@ -105,7 +105,8 @@ def _list_functions(thread: ThreadStack) -> list[str]:
 
 def _find_names(text: str, groups: _Groups) -> set[str]:
     """Return the groups that a text names: `group=dp`, `self.dp_group`, `reduce_dp_grads`."""
-    words = f"_{'_'.join(_WORD.findall(text)).lower()}_"
+    # `dp0` is one of the groups that are called `dp`.
+    words = f"_{'_'.join(word.rstrip('0123456789') for word in _WORD.findall(text)).lower()}_"
     return {
         name
         for name in groups
