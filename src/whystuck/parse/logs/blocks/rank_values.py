@@ -16,7 +16,14 @@ from whystuck.parse.logs.blocks.tabled import MAX_STRANGERS, TabledSeen
 from whystuck.parse.logs.lines import LogLine
 
 _MEMBERS = (b"workers", b"ranks", b"replicas")
-_SUMS = (b"checksum", b"param hash", b"params hash", b"weight hash", b"model hash", b"state hash")
+_SUMS: tuple[bytes, ...] = (
+    b"checksum",
+    b"param hash",
+    b"params hash",
+    b"weight hash",
+    b"model hash",
+    b"state hash",
+)
 _SUMS += (
     b"Checksum",
     b"weights hash",

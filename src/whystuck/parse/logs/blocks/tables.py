@@ -17,6 +17,8 @@ from whystuck.parse.logs.blocks.pair_rows import PAIR_MARKS, PairReader
 from whystuck.parse.logs.blocks.pcie_links import PCIE_MARKS, PcieReader
 from whystuck.parse.logs.blocks.ports import PORT_MARKS, PortReader
 from whystuck.parse.logs.blocks.process_rows import PROCESS_MARKS, ProcessReader
+from whystuck.parse.logs.blocks.rank_counts import COUNT_MARKS as CALL_MARKS
+from whystuck.parse.logs.blocks.rank_counts import CountReader
 from whystuck.parse.logs.blocks.rank_formulas import FORMULA_MARKS, FormulaReader
 from whystuck.parse.logs.blocks.rank_tables import RANK_MARKS, Above, RankTableReader
 from whystuck.parse.logs.blocks.rank_times import TIME_MARKS, TimeReader
@@ -40,6 +42,7 @@ _READERS: tuple[tuple[tuple[bytes, ...], Callable[[], RowReader]], ...] = (
     (RECORDER_MARKS, RecorderReader),
     (PAIR_MARKS, PairReader),
     (VALUE_MARKS, ValueReader),
+    (CALL_MARKS, CountReader),
     (LIMIT_MARKS, LimitReader),
     (SIZE_MARKS, SizeReader),
     (STATUS_MARKS, StatusReader),
