@@ -13,6 +13,7 @@ from whystuck.parse.logs.blocks.boot_lines import BootReader
 from whystuck.parse.logs.blocks.fatals import FatalReader
 from whystuck.parse.logs.blocks.ras import RasReader
 from whystuck.parse.logs.blocks.sections import SectionFinder
+from whystuck.parse.logs.blocks.shown_source import MAX_SHOWN, MOST_PASTED, find_shown
 from whystuck.parse.logs.blocks.stacks import StackReader
 from whystuck.parse.logs.blocks.tables import TableReader
 from whystuck.parse.logs.blocks.tracebacks import TraceReader, read_syntax_error
@@ -173,6 +174,9 @@ class LogReader:
         lines = table.lines
         self._sections.begin()
         self._sampler.take(data, lines, self._row)
+        if self._part.size <= MOST_PASTED:
+            shown = find_shown(data, self._row)
+            self._part.sources = [*self._part.sources, *shown][:MAX_SHOWN]
         place, row, last = 0, self._row, len(data) - _LAST_BYTES
         if self._looks <= 0 < last:
             place, row = self._pass_over(data, place, row, last)
