@@ -199,6 +199,13 @@ def _shift(part: LogPart, rows: int) -> None:
     for answer in part.ras:
         answer.row += rows
     part.boot = [replace(one, row=one.row + rows) for one in part.boot]
+    for cluster in part.clusters:
+        cluster.row += rows
+    _shift_blocks(part, rows)
+    part.facts.shift(rows)
+
+
+def _shift_blocks(part: LogPart, rows: int) -> None:
     for fatal in part.fatals:
         fatal.row += rows
         fatal.last_row += rows
@@ -208,9 +215,6 @@ def _shift(part: LogPart, rows: int) -> None:
         tabled.row += rows
     for source in part.sources:
         source.row += rows
-    for cluster in part.clusters:
-        cluster.row += rows
-    part.facts.shift(rows)
 
 
 def _is_inside(trace: Trace, others: Iterable[Trace]) -> bool:

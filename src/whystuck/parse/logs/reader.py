@@ -174,9 +174,7 @@ class LogReader:
         lines = table.lines
         self._sections.begin()
         self._sampler.take(data, lines, self._row)
-        if self._part.size <= MOST_PASTED:
-            shown = find_shown(data, self._row)
-            self._part.sources = [*self._part.sources, *shown][:MAX_SHOWN]
+        self._find_shown(data)
         place, row, last = 0, self._row, len(data) - _LAST_BYTES
         if self._looks <= 0 < last:
             place, row = self._pass_over(data, place, row, last)
@@ -204,6 +202,12 @@ class LogReader:
         self._looks -= cost
         self._row += lines
         self._behind = (self._behind + data[-BEFORE_BYTES:])[-BEFORE_BYTES:]
+
+    def _find_shown(self, data: bytes) -> None:
+        """Find source in what is short enough that somebody may have pasted it."""
+        if self._part.size <= MOST_PASTED:
+            shown = find_shown(data, self._row)
+            self._part.sources = [*self._part.sources, *shown][:MAX_SHOWN]
 
     def _find_pieces(self, data: bytes, begin: int, table: LineTable) -> deque[TellingPiece]:
         """Find the lines from a place on that may matter."""

@@ -14,7 +14,7 @@ MOST_PASTED = 1 << 18
 MAX_SHOWN = 64
 _MAX_LINES = 400
 _MAX_WIDTH = 300
-# A listing leaves out so many lines at most, and a text without numbers has so many blank ones.
+# A listing leaves out so many lines at most; a text of unknown length has so few blank ones.
 _MAX_STEP = 30
 _MAX_BLANK = 3
 # So many lines that go on make a listing of a file that nothing names.
@@ -22,45 +22,45 @@ _LEAST_BARE = 3
 
 _FILE = r"['\"]?(?P<file>[\w./~+-]{1,300}\.py)['\"]?"
 _NUMBERING = re.compile(
-    rf"\b(?:nl|cat -\w{{0,3}}n\w{{0,3}}|bat|grep -\w{{0,5}}n\w{{0,5}})\b.{{0,200}}? {_FILE}"
+    r"\b(?:nl|cat -\w{0,3}n\w{0,3}|bat|grep -\w{0,5}n\w{0,5})\b.{0,200}? " + _FILE
 )
-_PLAIN = (
-    re.compile(
-        r"\bsed (?:-[nEr]{1,3} )?(?:-e )?['\"]?(?P<first>\d{1,6})(?:,(?P<by>\+)?(?P<last>\d{1,6}))?"
-        rf"(?:p|!d)['\"]? {_FILE}"
-    ),
-    re.compile(
-        rf"\bawk ['\"]NR ?[>=]=? ?(?P<first>\d{{1,6}}) ?(?:&& ?|, ?)NR ?[<=]=? ?(?P<last>\d{{1,6}})['\"] {_FILE}"
-    ),
-    re.compile(
-        rf"\bhead -(?:n ?)?(?P<end>\d{{1,6}}) {_FILE}(?: ?\| ?tail -(?:n ?)?(?P<count>\d{{1,6}}))?"
-    ),
-    re.compile(
-        rf"\btail -n ?\+(?P<first>\d{{1,6}}) {_FILE}(?: ?\| ?head -(?:n ?)?(?P<count>\d{{1,6}}))?"
-    ),
-    re.compile(rf"(?:^|[$#%>] ?)(?:cat|less|more) {_FILE}\s*$"),
-    # `ckpt.py:36-46`, `ckpt.py, lines 36 to 46:`
-    re.compile(
-        rf"^[\W_]{{0,12}}{_FILE}(?::|,? ?\(?lines? )(?P<first>\d{{1,6}}) ?(?:-|–|\.\.|to) ?"
-        r"(?P<last>\d{1,6})\)?[\W_]{0,12}$"
-    ),
+_PLAIN = tuple(
+    re.compile(form.replace("FILE", _FILE))
+    for form in (
+        (
+            r"\bsed (?:-[nEr]{1,3} )?(?:-e )?['\"]?(?P<first>\d{1,6})"
+            r"(?:,(?P<by>\+)?(?P<last>\d{1,6}))?(?:p|!d)['\"]? FILE"
+        ),
+        (
+            r"\bawk ['\"]NR ?[>=]=? ?(?P<first>\d{1,6}) ?(?:&&|,) ?"
+            r"NR ?[<=]=? ?(?P<last>\d{1,6})['\"] FILE"
+        ),
+        r"\bhead -(?:n ?)?(?P<end>\d{1,6}) FILE(?: ?\| ?tail -(?:n ?)?(?P<count>\d{1,6}))?",
+        r"\btail -n ?\+(?P<first>\d{1,6}) FILE(?: ?\| ?head -(?:n ?)?(?P<count>\d{1,6}))?",
+        r"(?:^|[$#%>] ?)(?:cat|less|more) FILE\s*$",
+        # `ckpt.py:36-46`, `ckpt.py, lines 36 to 46:`
+        (
+            r"^[\W_]{0,12}FILE(?::|,? ?\(?lines? )(?P<first>\d{1,6}) ?(?:-|–|\.\.|to) ?"
+            r"(?P<last>\d{1,6})\)?[\W_]{0,12}$"
+        ),
+    )
 )
 # The name of the file alone, above a listing.
 _NAME = re.compile(
-    rf"^(?:[#/*=>-]{{1,12}} ?)?(?:(?:in|file|from):? )?`?{_FILE}`?(?: ?[:,(].{{0,60}})?[ =<*-]{{0,12}}$"
+    rf"^(?:[#/*=>-]{{1,12}} ?)?(?:(?:in|file|from):? )?`?{_FILE}`?(?: ?[:,(].{{0,60}})?"
+    r"[ =<*-]{0,12}$"
 )
 _NUMBERED = re.compile(
     r"^\s{0,8}(?:-{0,4}>|\*)?\s{0,4}(?:[\w./~+-]{1,200}\.py[:-])?(?P<number>\d{1,6})"
-    r"(?:[:|-]|(?=\s)|$)(?:\s{1,4}(?:-{1,4}>|B)(?=\s))?(?P<text>.{0,400})$"
+    r"(?:\s{0,3}[|:](?=\s|$)|[:|-]|(?=\s)|$)(?:\s{1,4}(?:-{1,4}>|B)(?=\s))?(?P<text>.{0,400})$"
 )
-_NAMED_LINE = re.compile(r"^\s{0,8}(?P<file>[\w./~+-]{1,200}\.py)[:-]\d{1,6}[:-](?=\s|\S)")
+_NAMED_LINE = re.compile(r"^\s{0,8}(?P<file>[\w./~+-]{1,200}\.py)[:-]\d{1,6}[:-]")
 # What ends a text without numbers: a prompt, a fence, a heading.
-_PROMPT = re.compile(
-    r"^(?:\[?[\w.@:~/()-]{0,80}(?: [\w~./-]{1,60})?\]?[$%] |```|==+|--- |>>> |\$ )"
-)
+_PROMPT = re.compile(r"^(?:\[?[\w.@:~/()-]{0,80}(?: [\w~./-]{1,60})?\]?[$%] |```|==+|--- |>>> )")
 _PYTHON = re.compile(
     r"^\s*(?:(?:async )?(?:def|for|with) .{1,200}|(?:if|elif|while|class|except) ?.{1,200}:"
-    r"|(?:else|try|finally):|return\b|[\w.]{1,80}(?:, ?[\w.]{1,80}){0,4} [-+*|&]?= ?.|[\w.]{2,120}\()"
+    r"|(?:else|try|finally):|return\b|[\w.]{1,80}(?:, ?[\w.]{1,80}){0,4} [-+*|&]?= ?."
+    r"|[\w.]{1,120}\()"
 )
 _HINT = re.compile(r"\.py\b|^\s{0,8}(?:-{1,4}>)?\s{0,4}\d{1,6}[:| \t-]", re.MULTILINE)
 _QUOTE = re.compile(r"^> ?")
@@ -103,17 +103,17 @@ def _read_piece(lines: Sequence[str], at: int) -> tuple[SourceSeen | None, int]:
     """Read the piece that begins at a line; return it, and where it ends."""
     line = lines[at]
     if ".py" in line:
-        if named := _NAMED_LINE.match(line):
-            return _read_listing(lines, at, named["file"], least=1)
         if numbered := _NUMBERING.search(line):
             return _read_listing(lines, at + 1, numbered["file"], least=1)
         for pattern in _PLAIN:
             if match := pattern.search(line):
                 return _read_plain(lines, at + 1, match.groupdict())
+        if named := _NAMED_LINE.match(line):
+            return _read_listing(lines, at, named["file"], least=1)
         if match := _NAME.match(line):
             seen, end = _read_listing(lines, at + 1, match["file"], least=1)
             return seen, end if seen is not None else at + 1
-    elif line[:1].isspace() or line[:1].isdecimal() or line[:1] in "->*":
+    elif line[:1].isspace() or line[:1].isdecimal() or line[:1] in {"-", ">", "*"}:
         return _read_listing(lines, at, "", least=_LEAST_BARE)
     return None, at + 1
 
@@ -133,7 +133,7 @@ def _read_listing(
             continue
         seen.lines[number], last, end, gaps = match["text"].expandtabs(), number, place + 1, 0
     is_code = any(_PYTHON.match(text) for text in seen.lines.values())
-    return (seen, end) if len(seen.lines) >= least and is_code else (None, max(end, at + 1))
+    return (seen, end) if len(seen.lines) >= least and is_code else (None, at)
 
 
 def _read_plain(
@@ -147,7 +147,8 @@ def _read_plain(
     for place in range(at, min(len(lines), at + count)):
         line = lines[place].expandtabs()
         blank = blank + 1 if not line else 0
-        if blank > _MAX_BLANK or _PROMPT.match(line):
+        is_past = blank > _MAX_BLANK and count == _MAX_LINES
+        if is_past or _PROMPT.match(line):
             break
         seen.lines[first + place - at] = line
     end = at + len(seen.lines)
@@ -157,23 +158,12 @@ def _read_plain(
 
 def _read_range(told: dict[str, str | None]) -> tuple[int, int]:
     """Return the first line that a command prints, and how many."""
-    numbers = {
-        name: int(value)
-        for name, value in told.items()
-        if name != "file" and (value or "").isdecimal()
-    }
-    first, last = numbers.get("first", 1), numbers.get("last", 0)
-    if "end" in numbers:  # the last so many of the first so many
-        first = max(1, numbers["end"] - numbers.get("count", numbers["end"]) + 1)
-        return first, min(_MAX_LINES, numbers["end"] - first + 1)
-    if told.get("by"):
-        last += first
-    count = last - first + 1 if last else numbers.get("count", _MAX_LINES)
-    if (
-        "first" in numbers
-        and told.get("last") is None
-        and "count" not in numbers
-        and "last" in told
-    ):
-        count = 1
-    return first, max(0, min(_MAX_LINES, count))
+    first, end = int(told.get("first") or 1), int(told.get("end") or 0)
+    count = int(told.get("count") or 0)
+    if end:  # the last so many of the first so many
+        first = max(1, end - (count or end) + 1)
+        count = end - first + 1
+    elif "last" in told:
+        last = int(told["last"] or (0 if told.get("by") else first))
+        count = last + 1 if told.get("by") else last - first + 1
+    return first, max(0, min(_MAX_LINES, count or _MAX_LINES))
