@@ -13,6 +13,7 @@ from whystuck.parse.logs.blocks.pair_rows import PAIR_MARKS, PairReader
 from whystuck.parse.logs.blocks.pcie_links import PCIE_MARKS, PcieReader
 from whystuck.parse.logs.blocks.ports import PORT_MARKS, PortReader
 from whystuck.parse.logs.blocks.process_rows import PROCESS_MARKS, ProcessReader
+from whystuck.parse.logs.blocks.rank_columns import COLUMN_MARKS, ColumnReader
 from whystuck.parse.logs.blocks.rank_times import TIME_MARKS, TimeReader
 from whystuck.parse.logs.blocks.rank_values import VALUE_MARKS, ValueReader
 from whystuck.parse.logs.blocks.recorder_rows import RECORDER_MARKS, RecorderReader
@@ -33,6 +34,7 @@ TABLE_MARKS = (
     *LIMIT_MARKS,
     *SIZE_MARKS,
     *STATUS_MARKS,
+    *COLUMN_MARKS,
 )
 
 
@@ -53,6 +55,7 @@ class TableReader:
             LimitReader(),
             SizeReader(),
             StatusReader(),
+            ColumnReader(),
         )
 
     @property
