@@ -84,8 +84,8 @@ def test_barrier_that_one_rank_alone_comes_to_is_extra(
 
 
 ON_ALL = {
-    "after the branch": "def save_ema(ema, path, rank):\n    if rank == 0:\n        torch.save(ema)\n"
-    "\n\n\n\n\n    dist.barrier()\n",
+    "after the branch": "def save_ema(ema, path, rank):\n    if rank == 0:\n"
+    "        torch.save(ema)\n\n\n\n\n\n    dist.barrier()\n",
     "by another condition": "def save_ema(ema, path, rank):\n    if not path:\n        return\n"
     "\n\n\n\n\n    dist.barrier()\n",
     "other file": "",

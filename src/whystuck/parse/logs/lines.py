@@ -120,9 +120,7 @@ def parse_line(data: bytes, labels: frozenset[str] = frozenset()) -> LogLine:
 
 def _take_label(line: LogLine, labels: frozenset[str]) -> bool:
     match = NUMBERED.match(line.text)
-    # Behind the first bar, a number is the next cell of a table.
-    is_cell = match is not None and "|" in match[0] and line.task != UNKNOWN_RANK
-    if match is not None and match[0] in labels and not is_cell:
+    if match is not None and match[0] in labels:
         line.task = read_number(match)
         line.owner += match[0]
         line.text = line.text[match.end() :]

@@ -1,4 +1,4 @@
-"""H102, H103, H106, H107 and H127 by ops that a tool prints of all ranks: who left the common path, and where.
+"""H102, H103, H106, H107 and H127 by ops that a tool prints of all ranks: where they part.
 
 The ops are laid side by side as those of dumps are. Of a last op alone, nothing tells whether a
 rank made one call too many or left one out; the ops before it do, and source beside them.
