@@ -39,6 +39,7 @@ from whystuck.diagnose.logs.cases.ops.mismatch import make_mismatches
 from whystuck.diagnose.logs.cases.ops.missing import make_missing
 from whystuck.diagnose.logs.cases.ops.parted import make_parted
 from whystuck.diagnose.logs.cases.ops.past import make_past
+from whystuck.diagnose.logs.cases.ops.pipeline_notes import make_pipeline_notes
 from whystuck.diagnose.logs.cases.ops.recorder_told import make_recorder_told
 from whystuck.diagnose.logs.cases.ops.told_history import make_told_history
 from whystuck.diagnose.logs.cases.ops.transfer_rings import make_transfer_rings
@@ -106,6 +107,7 @@ MAKERS: tuple[Maker, ...] = (
     make_swallowed,
     make_left_out,
     make_told_history,
+    make_pipeline_notes,
     make_parted,
     make_past,
     make_not_ended,

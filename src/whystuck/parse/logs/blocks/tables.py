@@ -18,6 +18,7 @@ from whystuck.parse.logs.blocks.rank_times import TIME_MARKS, TimeReader
 from whystuck.parse.logs.blocks.rank_values import VALUE_MARKS, ValueReader
 from whystuck.parse.logs.blocks.recorder_rows import RECORDER_MARKS, RecorderReader
 from whystuck.parse.logs.blocks.tabled import RowReader, TabledSeen
+from whystuck.parse.logs.blocks.transfer_notes import NOTE_MARKS, TransferReader
 from whystuck.parse.logs.lines import LogLine
 
 # One of them is in the first line of each table, or in each line that says something alone.
@@ -35,6 +36,7 @@ TABLE_MARKS = (
     *SIZE_MARKS,
     *STATUS_MARKS,
     *COLUMN_MARKS,
+    *NOTE_MARKS,
 )
 
 
@@ -56,6 +58,7 @@ class TableReader:
             SizeReader(),
             StatusReader(),
             ColumnReader(),
+            TransferReader(),
         )
 
     @property
