@@ -34,6 +34,7 @@ from whystuck.diagnose.logs.cases.not_ended import make_not_ended
 from whystuck.diagnose.logs.cases.ops.calls import make_calls
 from whystuck.diagnose.logs.cases.ops.crossed import make_crossed
 from whystuck.diagnose.logs.cases.ops.horovod import make_horovod_mismatch
+from whystuck.diagnose.logs.cases.ops.left_behind import make_left_behind
 from whystuck.diagnose.logs.cases.ops.left_out import make_left_out
 from whystuck.diagnose.logs.cases.ops.mismatch import make_mismatches
 from whystuck.diagnose.logs.cases.ops.missing import make_missing
@@ -106,6 +107,7 @@ MAKERS: tuple[Maker, ...] = (
     make_abnormal,
     make_swallowed,
     make_left_out,
+    make_left_behind,
     make_told_history,
     make_pipeline_notes,
     make_parted,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from whystuck.parse.logs.blocks.batch_counts import COUNT_MARKS, CountReader
 from whystuck.parse.logs.blocks.device_rows import DEVICE_MARKS, DeviceReader
 from whystuck.parse.logs.blocks.exit_status import STATUS_MARKS, StatusReader
 from whystuck.parse.logs.blocks.file_sizes import SIZE_MARKS, SizeReader
@@ -37,6 +38,7 @@ TABLE_MARKS = (
     *STATUS_MARKS,
     *COLUMN_MARKS,
     *NOTE_MARKS,
+    *COUNT_MARKS,
 )
 
 
@@ -59,6 +61,7 @@ class TableReader:
             StatusReader(),
             ColumnReader(),
             TransferReader(),
+            CountReader(),
         )
 
     @property
