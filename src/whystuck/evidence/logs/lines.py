@@ -28,6 +28,8 @@ class LogFile:
         pid_by_rank: Processes of ranks, as headers of NCCL and launchers tell them.
         rank_by_device: Ranks of devices by host, as lines tell that name both, and sentences; the
             host is empty where it is that of the log.
+        worker_shift: By how much the rank of a worker's pod is above its number, as a sentence
+            tells; None where none does.
         loss_ranks: The ranks that print losses which are finite.
         hosts: The hosts whose names stand before its lines.
         goes_on: Whether its last steps came at one pace, right until somebody looked at it.
@@ -48,6 +50,7 @@ class LogFile:
     bus_by_rank: Mapping[int, str] = field(default_factory=dict)
     pid_by_rank: Mapping[int, int] = field(default_factory=dict)
     rank_by_device: Mapping[tuple[str, int], int] = field(default_factory=dict)
+    worker_shift: int | None = None
     loss_ranks: frozenset[int] = frozenset()
     hosts: frozenset[str] = frozenset()
     goes_on: bool = False

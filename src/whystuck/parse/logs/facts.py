@@ -15,7 +15,7 @@ from whystuck.evidence.ranks import MAX_RANK
 from whystuck.parse.logs.line_texts import ToldText, read_text
 from whystuck.parse.logs.lines import LogLine
 from whystuck.parse.logs.process_words import ENVIRON, EnvironLoop, is_row_of_ps
-from whystuck.parse.logs.said_places import HostRanks, PodRanks
+from whystuck.parse.logs.said_places import PodRanks, SaidPlaces
 from whystuck.parse.logs.steady_steps import Pace
 from whystuck.parse.logs.times import Stamp, read_stamp
 
@@ -123,9 +123,7 @@ class LogFacts:
         environ: The process whose environment is printed, and the line that says so.
         loop: The processes whose ranks are printed one after the other.
         pods: The pod that is described.
-        host_ranks: The ranks of hosts, as sentences tell them.
-        order: The ranks that processes have in the order in which they stand, as a sentence lists
-            them; empty where they stand in the order of ranks, None where nobody says so.
+        said: What sentences tell of where ranks run.
     """
 
     kinds: Counter[str] = field(default_factory=Counter)
@@ -158,8 +156,7 @@ class LogFacts:
     environ: tuple[int, int] = (0, 0)
     loop: EnvironLoop = field(default_factory=EnvironLoop)
     pods: PodRanks = field(default_factory=PodRanks)
-    host_ranks: set[HostRanks] = field(default_factory=set)
-    order: str | None = None
+    said: SaidPlaces = field(default_factory=SaidPlaces)
 
     def note(self, line: LogLine, row: int) -> None:
         """Take what any line tells by its prefixes, and what it says of the job."""
@@ -249,9 +246,7 @@ class LogFacts:
                 self.local_by_pid.setdefault(pid, rank)
             else:
                 self.rank_by_pid.setdefault(pid, set()).add(rank)
-        if len(self.host_ranks) < _MAX_KEPT:
-            self.host_ranks.update(told.host_ranks)
-        self.order = told.order if told.order is not None else self.order
+        self.said.note(told.said, line.rank)
         if (pod := self.pods.read(line.text, row)) and len(self.node_by_rank) < _MAX_KEPT:
             self.node_by_rank.setdefault(pod[1], pod[0])
 
@@ -310,8 +305,7 @@ class LogFacts:
         for called, calls in later.calls.items():
             self.calls.setdefault(called, deque(maxlen=_MAX_CALLS)).extend(calls)
         self.pids |= later.pids
-        self.host_ranks |= later.host_ranks
-        self.order = self.order if later.order is None else later.order
+        self.said.add(later.said)
         self.said_ranks |= later.said_ranks
         self.world_size = max(self.world_size, later.world_size)
         self.first, self.last = self.first or later.first, later.last or self.last

@@ -227,6 +227,8 @@ class LogIndex:
         )
         for log in self.logs:
             facts = log.source.part.facts
+            for rank, host in self._list_said(log).items():
+                self._note_node(rank, host)
             self._note_comms(log, largest)
             self._note_told(log)
             for rank, node in facts.node_by_rank.items():
@@ -242,6 +244,16 @@ class LogIndex:
         self._inferred = InferredRanks(self.logs, self.processes, self.world_size)
         for log in self.logs:
             self._note_guesses(log)
+
+    def _list_said(self, log: KnownLog) -> dict[int, str]:
+        """Return the hosts of ranks, as sentences tell them that name a host that is known."""
+        said = log.source.part.facts.said.host_ranks
+        is_known = any(host in self._hosts for host, *_ in said)
+        return {
+            rank: host
+            for host, first, last in (said if is_known else ())
+            for rank in range(first, last + 1)
+        }
 
     def _note_told(self, log: KnownLog) -> None:
         """Take which process is which rank, as ranks, people and NCCL's RAS tell."""
@@ -340,7 +352,8 @@ class LogIndex:
         for seen in part.exits:
             if seen.rank != UNKNOWN_RANK and seen.pid:
                 pids.setdefault(seen.rank, seen.pid)
-        known = (ranks | comms.keys() | set(facts.workers.values())) & self.node_by_rank.keys()
+        known = ranks | comms.keys() | set(facts.workers.values()) | self._list_said(log).keys()
+        known |= facts.node_by_rank.keys()
         return LogFile(
             artifact=source.artifact,
             kind=log.kind,
@@ -351,10 +364,12 @@ class LogIndex:
             first_ns=first.ns if first else 0,
             last_ns=last.ns if last else 0,
             ranks=frozenset(ranks) if log.kind not in MACHINES else frozenset(),
-            node_by_rank={rank: self.node_by_rank[rank] for rank in known},
-            bus_by_rank={rank: comm.bus for rank, (_, comm) in comms.items()},
+            node_by_rank={one: self.node_by_rank[one] for one in known & self.node_by_rank.keys()},
+            bus_by_rank=facts.said.find_buses()
+            | {rank: comm.bus for rank, (_, comm) in comms.items()},
             pid_by_rank=pids,
             rank_by_device=_find_devices(log),
+            worker_shift=facts.said.find_shift(),
             loss_ranks=frozenset(facts.losses.keys() - {UNKNOWN_RANK}),
             hosts=frozenset(facts.nodes),
             goes_on=facts.pace.goes_on,
@@ -366,7 +381,7 @@ def _find_devices(log: KnownLog) -> dict[tuple[str, int], int]:
     """Return the rank of each device, by its host; nothing where two have one."""
     facts = log.source.part.facts
     devices = {place: min(own) for place, own in facts.rank_by_device.items() if len(own) == 1}
-    for host, first, last in facts.host_ranks:
+    for host, first, last in facts.said.host_ranks:
         for device in range(last - first + 1):
             devices.setdefault((host, device), first + device)
     return devices if len(set(devices.values())) == len(devices) else {}

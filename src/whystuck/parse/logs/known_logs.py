@@ -81,7 +81,7 @@ def list_ordered(part: LogPart) -> Iterator[tuple[int, int]]:
 
     Nothing tells which is which where more or fewer of them are shown than have ranks.
     """
-    order = part.facts.order
+    order = part.facts.said.order
     if order is None:
         return
     shown = [seen.pid for seen in part.stacks if seen.pid and not seen.is_worker]

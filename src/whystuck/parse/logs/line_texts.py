@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from whystuck.parse.logs.line_kinds import name_kind
 from whystuck.parse.logs.process_words import list_rank_pids, tells_of_processes
-from whystuck.parse.logs.said_places import HostRanks, find_order, list_host_ranks, tells_order
+from whystuck.parse.logs.said_places import SaidText, read_said
 
 _WORLD = re.compile(
     r"\b(?:WORLD_SIZE|world[_ ]size)['\"]?\s?[=: ]\s?['\"]?(\d{1,7})\b", re.IGNORECASE
@@ -35,8 +35,7 @@ class ToldText(NamedTuple):
     is_progress: bool
     is_finite: bool
     rank_pids: tuple[tuple[int, int, bool], ...]
-    host_ranks: tuple[HostRanks, ...]
-    order: str | None
+    said: SaidText
 
 
 # The logs of ranks hold much the same lines, and the head and the tail of a short log are one.
@@ -56,8 +55,7 @@ def read_text(text: str, is_kernel: bool, is_agent: bool) -> ToldText:  # noqa: 
         is_progress,
         is_finite,
         tuple(list_rank_pids(text)) if tells_of_processes(small) else (),
-        list_host_ranks(text) if "rank" in small else (),
-        find_order(text) if tells_order(small) else None,
+        read_said(text, small),
     )
 
 

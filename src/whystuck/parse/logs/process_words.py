@@ -75,7 +75,8 @@ class EnvironLoop:
 def tells_of_processes(small: str) -> bool:
     """Tell whether a line, in small letters, may say which process is which rank."""
     return "rank" in small and any(
-        word in small for word in ("pid", "process ", " -p", "/proc/", "pstack ", " rank=", "dump ")
+        word in small
+        for word in ("pid", "process ", " -p", "/proc/", "pstack ", " rank=", "_rank=", "dump ")
     )
 
 

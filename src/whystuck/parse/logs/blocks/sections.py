@@ -48,8 +48,10 @@ _OF = r"\b(?:on|from|of|host|node|machine):? [`'\"]?"
 _FAR = r".{0,200}"
 _HEAD = re.compile(
     # A shell that runs a command elsewhere.
-    rf"^{_FAR}\b(?:ssh|pdsh -w|clush -w|srun -w) (?:-\S{{1,40}} )?(?:\w{{1,40}}@)?"
-    rf"(?P<ssh>{_HOST})\b.*$"
+    rf"^{_FAR}\b(?:(?:ssh|pdsh -w|clush -w) (?:-\S{{1,40}} )?"
+    r"|srun (?:[^|;&\n]{0,120} )?(?:-w ?|--nodelist[ =])"
+    r"|(?:kubectl|oc|k) (?:[^|;&\n]{0,80} )?(?:exec|debug) (?:-\S{1,40} ){0,4}(?:node/|pod/)?)"
+    rf"(?:\w{{1,40}}@)?(?P<ssh>{_HOST})\b.*$"
     # dshbak and clush, with hosts that say the same in one list
     r"|^-{4,80}\n(?P<dsh>\S{1,200})(?: \(\d{1,6}\))?\n-{4,80}$"
     rf"|^[=#*<>-]{{2,12}} ?(?P<fence>{_HOST}):? ?[=#*<>-]{{0,12}}$"
@@ -73,6 +75,10 @@ _SHOWN = re.compile(
     # what a container printed before it was started again
     r"^.{0,80}[$#%>] ?(?P<before>(?:sudo )?(?:kubectl|oc|k) (?:[^|;&\n]{0,200} )?logs?\b"
     r"[^|;&\n]{0,200}? (?:--previous|-p)(?![\w-]).{0,200})$"
+    # what a pod printed
+    r"|^.{0,80}[$#%>] ?(?:sudo )?(?:kubectl|oc|k) (?:-n \S{1,60} |--namespace[= ]\S{1,60} )?logs "
+    r"(?:-{1,2}[a-z]\S{0,60} (?:\d\S{0,8} )?){0,4}(?:pods?/)?(?P<pod>[a-z0-9][\w.-]{0,200})"
+    r".{0,200}$"
     rf"|^==> {_FILE.format('tail')} <==$"
     rf"|^.{{0,80}}[$#%>] ?(?:sudo )?(?:head|tail|cat|less|more|sed|tac|zcat)\b[^|;&]{{0,120}}? "
     rf"{_FILE.format('asked')}(?: ?[|<>].{{0,100}})?$"
@@ -88,7 +94,7 @@ class SectionFinder:
     """Remembers the last heading of one log; each part of it is looked at once."""
 
     def __init__(self) -> None:
-        self._host = self._pod = self._file = ""
+        self._host = self._pod = self._file = self._writer = ""
         self._is_previous = False
         self._place = self._file_place = 0
         self._left = _MOST_IN_ALL
@@ -125,6 +131,7 @@ class SectionFinder:
         above = data[begin:start].decode("utf-8", errors="replace")
         for match in _SHOWN.finditer(above):
             self._file = match["tail"] or match["asked"] or ""
+            self._writer = match["pod"] or ""
             self._is_previous = match["before"] is not None
         self._file_place = start
         line.is_previous = self._is_previous
@@ -133,6 +140,7 @@ class SectionFinder:
             return
         if self._file:
             take_file(line, self._file)
+        line.node = line.node or self._writer
 
 
 def _find_host(above: str, host: str) -> str:
