@@ -11,6 +11,7 @@ from collections import deque
 from whystuck.parse.logs.above import BEFORE_BYTES, count_above, lines_above
 from whystuck.parse.logs.blocks.boot_lines import BootReader
 from whystuck.parse.logs.blocks.fatals import FatalReader
+from whystuck.parse.logs.blocks.group_notes import find_group_notes
 from whystuck.parse.logs.blocks.ras import RasReader
 from whystuck.parse.logs.blocks.sections import SectionFinder
 from whystuck.parse.logs.blocks.shown_source import MAX_SHOWN, MOST_PASTED, find_shown
@@ -204,10 +205,12 @@ class LogReader:
         self._behind = (self._behind + data[-BEFORE_BYTES:])[-BEFORE_BYTES:]
 
     def _find_shown(self, data: bytes) -> None:
-        """Find source in what is short enough that somebody may have pasted it."""
+        """Find source, and what is said of groups, in what somebody may have pasted."""
         if self._part.size <= MOST_PASTED:
             shown = find_shown(data, self._row)
             self._part.sources = [*self._part.sources, *shown][:MAX_SHOWN]
+            for note in find_group_notes(data, self._row):
+                self._part.keep_tabled(note)
 
     def _find_pieces(self, data: bytes, begin: int, table: LineTable) -> deque[TellingPiece]:
         """Find the lines from a place on that may matter."""

@@ -33,6 +33,7 @@ from whystuck.diagnose.logs.cases.memory_pressure import make_memory_pressure
 from whystuck.diagnose.logs.cases.not_ended import make_not_ended
 from whystuck.diagnose.logs.cases.ops.calls import make_calls
 from whystuck.diagnose.logs.cases.ops.crossed import make_crossed
+from whystuck.diagnose.logs.cases.ops.crossed_orders import make_crossed_orders
 from whystuck.diagnose.logs.cases.ops.horovod import make_horovod_mismatch
 from whystuck.diagnose.logs.cases.ops.left_behind import make_left_behind
 from whystuck.diagnose.logs.cases.ops.left_out import make_left_out
@@ -84,6 +85,7 @@ MAKERS: tuple[Maker, ...] = (
     make_wrong_splits,
     make_uneven,
     make_crossed,
+    make_crossed_orders,
     make_missing,
     make_debuggers,
     make_recorder_told,
