@@ -33,7 +33,7 @@ _NAME = re.compile(r"[A-Za-z][\w-]{0,60}")
 _RANK = re.compile(
     r"(?<![a-z_])(?:global_)?rank[ _]?[=:]?\s?(\d{1,7})\b|\[rank(\d{1,7})\]", re.IGNORECASE
 )
-_HINT = re.compile(r"(?:ranks|members|_group|_pg)\W{1,5}\d|order\b", re.IGNORECASE)
+_HINT = re.compile(rb"(?:ranks|members|_group|_pg)[^\w\n]{0,6}[\[({]\s?\d|order[^\n]{0,40}[=:]")
 
 
 def find_group_notes(data: bytes, row: int) -> Iterator[TabledSeen]:
@@ -43,21 +43,21 @@ def find_group_notes(data: bytes, row: int) -> Iterator[TabledSeen]:
         data: The text.
         row: The number of its first line.
     """
-    text = data.decode("utf-8", errors="replace")
-    if _HINT.search(text) is None:
+    if _HINT.search(data) is None:
         return
+    text = data.decode("utf-8", errors="replace")
     lines = text.split("\n")
     found = 0
     for at, line in enumerate(lines):
         if found >= _MAX_NOTES:
             return
-        for match in _MEMBERS.finditer(line[:2000]):
+        for match in _MEMBERS.finditer(line[:2000]) if "[" in line or "(" in line else ():
             found += 1
             name, members = match[1] or match[3], match[2] or match[4]
             if len(members) < _MAX_MEMBERS * 8 and _are_ranks(members):
                 groups = {"name": name, "members": re.sub(r"\s", "", members)}
                 yield TabledSeen("table.members", row + at, LogLine(line.strip()), groups)
-        if order := _ORDER.search(line[:2000]):
+        if "order" in line and (order := _ORDER.search(line[:2000])):
             found += 1
             own = _find_rank(lines, at)
             names = [one for one in _NAME.findall(order[1]) if one != "then"]

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-MOST_PASTED = 1 << 18
+MOST_PASTED = 1 << 16
 MAX_SHOWN = 64
 _MAX_LINES = 400
 _MAX_WIDTH = 300
@@ -62,7 +62,17 @@ _PYTHON = re.compile(
     r"|(?:else|try|finally):|return\b|[\w.]{1,80}(?:, ?[\w.]{1,80}){0,4} [-+*|&]?= ?."
     r"|[\w.]{1,120}\()"
 )
-_HINT = re.compile(r"\.py\b|^\s{0,8}(?:-{1,4}>)?\s{0,4}\d{1,6}[:| \t-]", re.MULTILINE)
+# One of these stands in each text that shows source; healthy logs of ranks have none of them.
+_WORDS = re.compile(
+    rb"\b(?:sed -|awk ['\"]|nl -|cat |bat |less |more |head -|tail -|grep -)[^\n]{0,200}\.py\b"
+)
+_LISTS = re.compile(
+    rb"^[> ]{0,2}\s{0,8}(?:-{0,4}>|\*)?\s{0,4}(?:[\w./~+-]{1,200}\.py[:-])?\d{1,6}"
+    rb"(?:[ \t]{0,3}[:|-]|[ \t])[ \t]{0,40}(?:[\w.]{1,80}\("
+    rb"|(?:def|if|for|while|with|else|try|return|async|class|elif|except) ?[\w(:'\"-])",
+    re.MULTILINE,
+)
+_RANGES = re.compile(rb"\.py['\"]?(?::|,? ?\(?lines? )\d{1,6} ?(?:-|\xe2|\.\.|to)", re.MULTILINE)
 _QUOTE = re.compile(r"^> ?")
 
 
@@ -82,9 +92,9 @@ def find_shown(data: bytes, row: int) -> list[SourceSeen]:
         data: The text.
         row: The number of its first line.
     """
-    text = data.decode("utf-8", errors="replace")
-    if _HINT.search(text) is None:
+    if not any(hint.search(data) for hint in (_WORDS, _RANGES, _LISTS)):
         return []
+    text = data.decode("utf-8", errors="replace")
     lines = [_QUOTE.sub("", line[:_MAX_WIDTH]).rstrip() for line in text.split("\n")]
     return list(_list_pieces(lines, row))[:MAX_SHOWN]
 
