@@ -23,7 +23,7 @@ _HEAD = re.compile(
     re.IGNORECASE,
 )
 _RANK = re.compile(r"rank[ _]?(\d{1,7})", re.IGNORECASE)
-_RULE = re.compile(r"^[\s|+]{0,4}(?:[-=:]{2,4000}[\s|+]{0,300}){2,1024}$")
+_RULE = re.compile(r"^[\s|+]{0,4}[-=:]{2,4000}(?:[\s|+]{1,300}[-=:]{2,4000}){1,1024}[\s|+]{0,12}$")
 _DASHES = re.compile(r"[-=:]{2,}")
 _GAP = re.compile(r"\s{0,8}\|\s{0,8}|\s{2,}")
 _OP = re.compile(
@@ -67,7 +67,7 @@ class ColumnReader:
         text = line.text
         if is_mark and _HEAD.match(text.strip(" |")):
             self._begin([int(number) for number in _RANK.findall(text)])
-        elif self._ranks and _RULE.match(text.rstrip()):
+        elif self._ranks and _RULE.match(text.rstrip(" |+")):
             spans = [match.span() for match in _DASHES.finditer(text)]
             self._spans = spans if len(spans) == len(self._ranks) else []
         elif self._ranks:

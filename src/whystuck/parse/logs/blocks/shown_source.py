@@ -24,26 +24,29 @@ _FILE = r"['\"]?(?P<file>[\w./~+-]{1,300}\.py)['\"]?"
 _NUMBERING = re.compile(
     r"\b(?:nl|cat -\w{0,3}n\w{0,3}|bat|grep -\w{0,5}n\w{0,5})\b.{0,200}? " + _FILE
 )
-_PLAIN = tuple(
-    re.compile(form.replace("FILE", _FILE))
-    for form in (
-        (
-            r"\bsed (?:-[nEr]{1,3} )?(?:-e )?['\"]?(?P<first>\d{1,6})"
-            r"(?:,(?P<by>\+)?(?P<last>\d{1,6}))?(?:p|!d)['\"]? FILE"
-        ),
-        (
-            r"\bawk ['\"]NR ?[>=]=? ?(?P<first>\d{1,6}) ?(?:&&|,) ?"
-            r"NR ?[<=]=? ?(?P<last>\d{1,6})['\"] FILE"
-        ),
-        r"\bhead -(?:n ?)?(?P<end>\d{1,6}) FILE(?: ?\| ?tail -(?:n ?)?(?P<count>\d{1,6}))?",
-        r"\btail -n ?\+(?P<first>\d{1,6}) FILE(?: ?\| ?head -(?:n ?)?(?P<count>\d{1,6}))?",
-        r"(?:^|[$#%>] ?)(?:cat|less|more) FILE\s*$",
-        # `ckpt.py:36-46`, `ckpt.py, lines 36 to 46:`
-        (
-            r"^[\W_]{0,12}FILE(?::|,? ?\(?lines? )(?P<first>\d{1,6}) ?(?:-|–|\.\.|to) ?"
-            r"(?P<last>\d{1,6})\)?[\W_]{0,12}$"
-        ),
-    )
+_PLAIN = (
+    re.compile(
+        r"\bsed (?:-[nEr]{1,3} )?(?:-e )?['\"]?(?P<first>\d{1,6})"
+        r"(?:,(?P<by>\+)?(?P<last>\d{1,6}))?(?:p|!d)['\"]? " + _FILE
+    ),
+    re.compile(
+        r"\bawk ['\"]NR ?[>=]=? ?(?P<first>\d{1,6}) ?(?:&&|,) ?"
+        r"NR ?[<=]=? ?(?P<last>\d{1,6})['\"] " + _FILE
+    ),
+    re.compile(
+        r"\bhead -(?:n ?)?(?P<end>\d{1,6}) "
+        + _FILE
+        + r"(?: ?\| ?tail -(?:n ?)?(?P<count>\d{1,6}))?"
+    ),
+    re.compile(
+        r"\btail -n ?\+(?P<first>\d{1,6}) " + _FILE + r"(?: ?\| ?head -(?:n ?)?(?P<count>\d{1,6}))?"
+    ),
+    re.compile(r"(?:^|[$#%>] ?)(?:cat|less|more) " + _FILE + r"\s*$"),
+    # `ckpt.py:36-46`, `ckpt.py, lines 36 to 46:`
+    re.compile(
+        r"^[\W_]{0,12}" + _FILE + r"(?::|,? ?\(?lines? )(?P<first>\d{1,6}) ?(?:-|\u2013|\.\.|to) ?"
+        r"(?P<last>\d{1,6})\)?[\W_]{0,12}$"
+    ),
 )
 # The name of the file alone, above a listing.
 _NAME = re.compile(

@@ -34,10 +34,8 @@ _PEER = re.compile(
 )
 _FROM = frozenset({"<-", "←", "<=", "from", "src", "source"})
 _BACKWARD = re.compile(r"\b(?:d?grads?|gradients?|bwd|backward)\b", re.IGNORECASE)
-_OVER = re.compile(
-    r"(?:\.{2,}|…|:|-|=)\s{0,4}(?:ok|done|complete[d]?|finished|✓)\W{0,4}$", re.IGNORECASE
-)
-_OPEN = re.compile(r"(?:\.{2,}|…)\s{0,8}$")
+_OVER = re.compile(r"[.…:=-]\s{0,4}(?:ok|done|complete[d]?|finished|✓)\W{0,4}$", re.IGNORECASE)
+_OPEN = re.compile(r"(?:\.\.|…)\s{0,8}$")
 # A micro-batch that is told to go no further.
 _LEFT_OUT = re.compile(
     r"\b(?:(?:not|never|nothing) (?:forward(?:ed)?|sent|to send|passed|computed|needed)"
