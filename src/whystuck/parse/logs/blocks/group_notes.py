@@ -77,7 +77,7 @@ def _find_rank(lines: list[str], at: int) -> str:
         told = {one or other for one, other in _RANK.findall(line[:400])}
         is_own = place == at or re.match(r"^\s{4,}(?:global_)?rank\s?[=:]\s?\d{1,7}\s*$", line)
         if is_own and len(told) == 1:
-            return told.pop()
+            return str(told.pop())
         if place != at and re.match(r"^\S", line):
             break
     return ""
