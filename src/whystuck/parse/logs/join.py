@@ -19,6 +19,7 @@ from whystuck.parse.logs.known_logs import (
     take_indices,
     take_locals,
 )
+from whystuck.parse.logs.launches import Launches, list_failed
 from whystuck.parse.logs.lines import LogLine, parse_line
 from whystuck.parse.logs.log_inputs import LogInput
 from whystuck.parse.logs.members import Members
@@ -48,6 +49,9 @@ class LogIndex:
         """Work out what the logs tell of each other."""
         self.logs = [KnownLog(source) for source in sources]
         self.world_size = max((_world_of(log.source.part) for log in self.logs), default=0)
+        self._launches = Launches(log.source.part for log in self.logs)
+        self._launched = self._launches.find_size(_list_told(self.logs))
+        self.world_size = self.world_size or self._launched
         self.processes = Processes()
         self._rank_by_local: dict[tuple[str, int], set[int]] = defaultdict(set)
         self._hosts = self._find_hosts()
@@ -131,10 +135,14 @@ class LogIndex:
                 if node and is_told
                 else UNKNOWN_RANK
             )
+        first = self._launches.find_first()
         if len(shifts) == 1 and min(shifts) > 0:
             return self._inferred.note(local + min(shifts))
+        if first and not shifts:
+            return self._inferred.note(local + first)
         # On the first host, the two are the same.
-        is_first = 0 in shifts or (not shifts and not self._inferred.has_other_hosts)
+        is_first = not shifts and not self._inferred.has_other_hosts and first == 0
+        is_first = is_first or 0 in shifts
         is_first = is_first and self._is_one_node
         return self._inferred.note(local) if is_first else UNKNOWN_RANK
 
@@ -241,6 +249,8 @@ class LogIndex:
                 self._rank_by_local[place] |= ranks
             for seen in log.source.part.exits:
                 self._note_exit(log, seen)
+            for rank, local in list_failed(log.source.part):
+                self._rank_by_local[log.node, local].add(rank)
         self._inferred = InferredRanks(self.logs, self.processes, self.world_size)
         for log in self.logs:
             self._note_guesses(log)
@@ -359,7 +369,7 @@ class LogIndex:
             kind=log.kind,
             rank=log.rank if log.kind == "rank" else UNKNOWN_RANK,
             node=log.node,
-            world_size=_world_of(part),
+            world_size=_world_of(part) or self._launched * (log.kind not in MACHINES),
             size_bytes=part.size,
             first_ns=first.ns if first else 0,
             last_ns=last.ns if last else 0,
@@ -385,6 +395,13 @@ def _find_devices(log: KnownLog) -> dict[tuple[str, int], int]:
         for device in range(last - first + 1):
             devices.setdefault((host, device), first + device)
     return devices if len(set(devices.values())) == len(devices) else {}
+
+
+def _list_told(logs: Sequence[KnownLog]) -> Iterator[int]:
+    """Yield the ranks that logs name."""
+    for log in logs:
+        yield from log.source.part.facts.ranks
+        yield from (seen.rank for seen in log.source.part.exits)
 
 
 def _world_of(part: LogPart) -> int:

@@ -10,8 +10,10 @@ from whystuck.diagnose.logs.cases.clocks_off import make_clocks_off
 from whystuck.diagnose.logs.cases.config import make_config_errors
 from whystuck.diagnose.logs.cases.debuggers import make_debuggers
 from whystuck.diagnose.logs.cases.devices.abnormal import make_abnormal
+from whystuck.diagnose.logs.cases.devices.absent import make_absent
 from whystuck.diagnose.logs.cases.devices.device_faults import make_device_fault
 from whystuck.diagnose.logs.cases.devices.device_memory import make_device_memory
+from whystuck.diagnose.logs.cases.devices.downed import make_downed
 from whystuck.diagnose.logs.cases.devices.hardware import make_hardware
 from whystuck.diagnose.logs.cases.devices.miscomputing import make_miscomputing
 from whystuck.diagnose.logs.cases.devices.pairs import make_pairs
@@ -53,6 +55,7 @@ from whystuck.diagnose.logs.cases.quotas import make_quotas
 from whystuck.diagnose.logs.cases.reducer import make_reducer_errors
 from whystuck.diagnose.logs.cases.rendezvous import make_rendezvous
 from whystuck.diagnose.logs.cases.saves import make_slow_saves
+from whystuck.diagnose.logs.cases.shared_memory import make_shared_memory
 from whystuck.diagnose.logs.cases.slow_tables import make_starved, make_throttled
 from whystuck.diagnose.logs.cases.stale_files import make_stale_files
 from whystuck.diagnose.logs.cases.stopped import make_stopped
@@ -72,9 +75,12 @@ MAKERS: tuple[Maker, ...] = (
     make_daemons,
     make_device_memory,
     make_hardware,
+    make_downed,
     make_device_fault,
     make_miscomputing,
+    make_absent,
     make_memlock,
+    make_shared_memory,
     make_config_errors,
     make_unstarted,
     make_transports,

@@ -56,6 +56,10 @@ class ExtraCollective(DivergenceRule):
     Where `torchfrtrace` or Horovod tells that most members of a group are missing, whoever came is
     `possible`: `details.joined` and `details.missing`.
 
+    Where watchdogs or `torchfrtrace` show rank 0 alone in a barrier (which NCCL makes of an
+    all_reduce of one element), and all others in a call with data, the barrier is the extra call.
+    Of another rank, it may be what comes behind the call that it left out: H105 or H106.
+
     ## False alarms
 
     Call sites that differ and meet again are legal and accuse nobody.

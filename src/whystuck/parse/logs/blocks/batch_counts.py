@@ -9,7 +9,7 @@ from whystuck.evidence.ranks import MAX_RANK
 from whystuck.parse.logs.blocks.tabled import TabledSeen
 from whystuck.parse.logs.lines import LogLine
 
-COUNT_MARKS = (b" batches", b"batches=", b"batches:", b"len(loader)", b"len(train", b"len(dl")
+BATCH_MARKS = (b" batches", b"batches=", b"batches:", b"len(loader)", b"len(train", b"len(dl")
 _COUNT = re.compile(
     r"(?<![\w.])(?P<count>\d{1,9}) (?:mini-?|micro-?|train(?:ing)? |local )?batches\b"
     r"|\b(?:num_?)?batches(?: seen| done)?\s?[=:]\s?(?P<told>\d{1,9})\b"

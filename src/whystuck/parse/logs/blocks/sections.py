@@ -29,7 +29,9 @@ _POD_ROW = re.compile(
 _STATE = re.compile(
     r"^\s{0,24}(?:[Ss]tate:\s{1,8}(?:\d{1,2}: )?[A-Z]|LnkSta:|link [a-z]\w{1,30}/\d"
     r"|(?:Max|Current)\s{2,40}: |[a-z]\w{1,30} port \d{1,2} ==> |\d{1,3}, |State:\t[A-Z] \("
-    # what mlxlink tells of a link
+    # what ethtool, ip and mlxlink tell of a link
+    r"|Link detected: |(?:\d{1,4}: )?[a-z][\w.@-]{1,40}:?\s.{0,60}?<NO-CARRIER,"
+    r"|(?:DOWN|ACTIVE|INIT|ARMED)\s*$"
     r"|Width {4,40}: "
     # a row of the list of nvidia-smi
     r"|\|\s{1,4}\d{1,3}\s{2,4}[A-Z])"
@@ -41,6 +43,7 @@ _HOST = rf"{NO_COUNT}(?=[\w.]*[\d-])[A-Za-z][\w.-]{{1,62}}|(?:\d{{1,3}}\.){{3}}\
 # What shows the state of the host that it runs on.
 _LOOK = re.compile(
     r"(?:sudo )?(?:dmesg|journalctl|ibstat|ibstatus|mlxlink|lspci|systemctl|nvidia-smi|rocm-smi"
+    r"|ibdev2netdev|ibv_devinfo|rdma |ethtool |ip |cat /sys/"
     r"|\w{1,10} .{0,200}/var/log/)"
 )
 _WORDS = r"(?:dmesg|journalctl|kernel|kern\.log|syslog|/var/log/messages)"

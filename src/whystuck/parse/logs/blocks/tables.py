@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from whystuck.parse.logs.blocks.batch_counts import COUNT_MARKS, CountReader
+from whystuck.parse.logs.blocks.batch_counts import BATCH_MARKS, CountReader
+from whystuck.parse.logs.blocks.device_counts import COUNT_MARKS, DeviceCountReader
 from whystuck.parse.logs.blocks.device_rows import DEVICE_MARKS, DeviceReader
 from whystuck.parse.logs.blocks.exit_status import STATUS_MARKS, StatusReader
 from whystuck.parse.logs.blocks.file_sizes import SIZE_MARKS, SizeReader
 from whystuck.parse.logs.blocks.kernel_waits import WAIT_MARKS, WaitReader
+from whystuck.parse.logs.blocks.launch_rows import LAUNCH_MARKS, LaunchReader
 from whystuck.parse.logs.blocks.limit_rows import LIMIT_MARKS, LimitReader
 from whystuck.parse.logs.blocks.pair_rows import PAIR_MARKS, PairReader
 from whystuck.parse.logs.blocks.pcie_links import PCIE_MARKS, PcieReader
@@ -18,6 +20,9 @@ from whystuck.parse.logs.blocks.rank_columns import COLUMN_MARKS, ColumnReader
 from whystuck.parse.logs.blocks.rank_times import TIME_MARKS, TimeReader
 from whystuck.parse.logs.blocks.rank_values import VALUE_MARKS, ValueReader
 from whystuck.parse.logs.blocks.recorder_rows import RECORDER_MARKS, RecorderReader
+from whystuck.parse.logs.blocks.recorder_stacks import RECORDER_STACK_MARKS, RecorderStackReader
+from whystuck.parse.logs.blocks.same_rows import SAME_MARKS, SameReader
+from whystuck.parse.logs.blocks.shm_rows import SHM_MARKS, ShmReader
 from whystuck.parse.logs.blocks.tabled import RowReader, TabledSeen
 from whystuck.parse.logs.blocks.transfer_notes import NOTE_MARKS, TransferReader
 from whystuck.parse.logs.lines import LogLine
@@ -38,7 +43,12 @@ TABLE_MARKS = (
     *STATUS_MARKS,
     *COLUMN_MARKS,
     *NOTE_MARKS,
+    *BATCH_MARKS,
+    *SHM_MARKS,
+    *SAME_MARKS,
     *COUNT_MARKS,
+    *LAUNCH_MARKS,
+    *RECORDER_STACK_MARKS,
 )
 
 
@@ -62,6 +72,11 @@ class TableReader:
             ColumnReader(),
             TransferReader(),
             CountReader(),
+            ShmReader(),
+            SameReader(),
+            DeviceCountReader(),
+            LaunchReader(),
+            RecorderStackReader(),
         )
 
     @property

@@ -41,8 +41,9 @@ _SHARED_KINDS = {"network", "fabric"}
 _DEVICE_SIGNS = ("cuda.", "cublas.", "nccl.cuda_failure", "rocm.", "xpu.lost")
 _DEVICE_WORDS = re.compile(r"CUDA error|Cuda failure|unhandled cuda error|cuDNN|CUBLAS|HIP error")
 # What a program says that wants more devices than it finds, such as Lightning and torch.
-_LACKS_DEVICES = re.compile(
+LACKS_DEVICES = re.compile(
     r"You requested gpu|machine only has|No CUDA GPUs are available|invalid device ordinal"
+    r"|Invalid device id\b"
     r"|\bonly \d{1,3} (?:GPUs?|devices?|accelerators?) (?:is |are )?(?:available|visible|found)"
     r"|(?:GPUs?|devices?) requested,? but only \d",
     re.IGNORECASE,
@@ -231,7 +232,7 @@ def _find_lacking(view: LogView, trouble: _Trouble) -> tuple[PythonException, ..
     if not any(event.kind == _LOST for event in trouble.events):
         return ()
     hosts = {"", trouble.node}
-    found = (item for item in view.exceptions if _LACKS_DEVICES.search(item.message))
+    found = (item for item in view.exceptions if LACKS_DEVICES.search(item.message))
     return tuple(item for item in found if not trouble.node or item.node in hosts)
 
 
@@ -241,7 +242,7 @@ def _list_lacking(view: LogView, trouble: _Trouble) -> tuple[LogEvent, ...]:
         return ()
     kinds = (codes.PYTHON_EXCEPTION, codes.CONFIG_ERROR)
     events = (event for code in kinds for event in view.list_events(code, "cause"))
-    found = (event for event in events if _LACKS_DEVICES.search(event.text) and is_said(event))
+    found = (event for event in events if LACKS_DEVICES.search(event.text) and is_said(event))
     return tuple(event for event in found if not trouble.node or event.node in {"", trouble.node})
 
 
