@@ -42,6 +42,7 @@ from whystuck.diagnose.logs.cases.ops.left_out import make_left_out
 from whystuck.diagnose.logs.cases.ops.mismatch import make_mismatches
 from whystuck.diagnose.logs.cases.ops.missing import make_missing
 from whystuck.diagnose.logs.cases.ops.parted import make_parted
+from whystuck.diagnose.logs.cases.ops.parted_sites import make_parted_sites
 from whystuck.diagnose.logs.cases.ops.past import make_past
 from whystuck.diagnose.logs.cases.ops.pipeline_notes import make_pipeline_notes
 from whystuck.diagnose.logs.cases.ops.recorder_told import make_recorder_told
@@ -86,6 +87,7 @@ MAKERS: tuple[Maker, ...] = (
     make_transports,
     make_unbound,
     make_reducer_errors,
+    make_parted_sites,
     make_mismatches,
     make_horovod_mismatch,
     make_wrong_splits,
