@@ -14,9 +14,11 @@ NO_COUNT = (
 _COUNTED = r"(?:node|host|machine|server|pod)[ #]{1,2}\d{1,5}"
 # What has a digit or a dash, before a colon, is a host; programs and exceptions have none. stern
 # writes the pod and its container, and kubetail does so in brackets. Collectors put the pod alone
-# before a line, and people who start nodes by hand its name in brackets.
+# before a line, and people who start nodes by hand its name in brackets. A number before a bar is
+# the cell of a table.
 LABEL = re.compile(
-    rf"(?P<host>(?=[\w.]*[\d-])[a-z][\w.-]{{0,62}}): ?|(?P<container>{HOST}) +\| ?"
+    r"(?P<host>(?=[\w.]*[\d-])[a-z][\w.-]{0,62}): ?"
+    rf"|(?P<container>(?=\d{{0,8}}[A-Za-z_.-]){HOST}) +\| ?"
     r"|(?P<bracket>\[)?(?P<pod>(?=[a-z.-]*\d|[a-z]+-[a-z]+-)[a-z][a-z0-9.]*(?:-[a-z0-9.]+){1,12})"
     r" (?P<unit>[a-z][a-z0-9-]{0,62})(?(bracket)\]) (?:\| ?)?"
     # TorchX: the role and its replica

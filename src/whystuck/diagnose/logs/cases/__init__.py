@@ -36,15 +36,20 @@ from whystuck.diagnose.logs.cases.not_ended import make_not_ended
 from whystuck.diagnose.logs.cases.ops.calls import make_calls
 from whystuck.diagnose.logs.cases.ops.counted_calls import make_counted_calls
 from whystuck.diagnose.logs.cases.ops.crossed import make_crossed
+from whystuck.diagnose.logs.cases.ops.crossed_orders import make_crossed_orders
 from whystuck.diagnose.logs.cases.ops.departed import make_departed
 from whystuck.diagnose.logs.cases.ops.horovod import make_horovod_mismatch
+from whystuck.diagnose.logs.cases.ops.left_behind import make_left_behind
 from whystuck.diagnose.logs.cases.ops.left_out import make_left_out
 from whystuck.diagnose.logs.cases.ops.mismatch import make_mismatches
 from whystuck.diagnose.logs.cases.ops.missing import make_missing
 from whystuck.diagnose.logs.cases.ops.parted import make_parted
+from whystuck.diagnose.logs.cases.ops.parted_sites import make_parted_sites
 from whystuck.diagnose.logs.cases.ops.past import make_past
+from whystuck.diagnose.logs.cases.ops.pipeline_notes import make_pipeline_notes
 from whystuck.diagnose.logs.cases.ops.recorder_told import make_recorder_told
 from whystuck.diagnose.logs.cases.ops.told_halves import make_told_halves
+from whystuck.diagnose.logs.cases.ops.told_history import make_told_history
 from whystuck.diagnose.logs.cases.ops.transfer_rings import make_transfer_rings
 from whystuck.diagnose.logs.cases.ops.uneven import make_left, make_pauses, make_uneven
 from whystuck.diagnose.logs.cases.ops.wrong_splits import make_wrong_splits
@@ -86,11 +91,13 @@ MAKERS: tuple[Maker, ...] = (
     make_transports,
     make_unbound,
     make_reducer_errors,
+    make_parted_sites,
     make_mismatches,
     make_horovod_mismatch,
     make_wrong_splits,
     make_uneven,
     make_crossed,
+    make_crossed_orders,
     make_missing,
     make_debuggers,
     make_recorder_told,
@@ -115,6 +122,9 @@ MAKERS: tuple[Maker, ...] = (
     make_abnormal,
     make_swallowed,
     make_left_out,
+    make_left_behind,
+    make_told_history,
+    make_pipeline_notes,
     make_parted,
     make_past,
     make_departed,

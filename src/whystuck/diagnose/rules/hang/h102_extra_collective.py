@@ -49,6 +49,9 @@ class ExtraCollective(DivergenceRule):
     the rank. Without such a condition it is only `possible`: of a barrier, or a call for the state
     of a sharded model, beside ops of a step.
 
+    The source may be what somebody shows beside pasted stacks: what `sed -n 36,46p ckpt.py`, `nl`
+    or `grep -n` print, or a listing below the name of a file.
+
     Where other ranks make that very call, too, but from elsewhere, and its function makes it
     without a condition, as wrappers do, the line is that of the caller. This takes the source of
     the wrapper.

@@ -60,6 +60,9 @@ class P2pUnmatched(Rule):
     named that left out its half against the habit of its earlier steps, with the line of that half;
     without such a rank, a call that went well before is only `possible`.
 
+    Of logs, stages of a pipeline note each micro-batch (`recv mb=7 <- 1`, `waiting mb=7 <- 2`): the
+    stage is named that had one and went on without passing it to the stage that waits for it.
+
     ## False alarms
 
     When a rank sends or receives at a line for the first time, and that is the one too many, the

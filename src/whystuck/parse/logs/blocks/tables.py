@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
+from whystuck.parse.logs.blocks.batch_counts import BATCH_MARKS, BatchReader
 from whystuck.parse.logs.blocks.counter_rows import COUNTER_MARKS, CounterReader
 from whystuck.parse.logs.blocks.device_counts import COUNT_MARKS, DeviceCountReader
 from whystuck.parse.logs.blocks.device_rows import DEVICE_MARKS, DeviceReader
@@ -17,6 +18,7 @@ from whystuck.parse.logs.blocks.pair_rows import PAIR_MARKS, PairReader
 from whystuck.parse.logs.blocks.pcie_links import PCIE_MARKS, PcieReader
 from whystuck.parse.logs.blocks.ports import PORT_MARKS, PortReader
 from whystuck.parse.logs.blocks.process_rows import PROCESS_MARKS, ProcessReader
+from whystuck.parse.logs.blocks.rank_columns import COLUMN_MARKS, ColumnReader
 from whystuck.parse.logs.blocks.rank_counts import COUNT_MARKS as CALL_MARKS
 from whystuck.parse.logs.blocks.rank_counts import CountReader
 from whystuck.parse.logs.blocks.rank_formulas import FORMULA_MARKS, FormulaReader
@@ -28,6 +30,7 @@ from whystuck.parse.logs.blocks.recorder_stacks import RECORDER_STACK_MARKS, Rec
 from whystuck.parse.logs.blocks.same_rows import SAME_MARKS, SameReader
 from whystuck.parse.logs.blocks.shm_rows import SHM_MARKS, ShmReader
 from whystuck.parse.logs.blocks.tabled import RowReader, TabledSeen
+from whystuck.parse.logs.blocks.transfer_notes import NOTE_MARKS, TransferReader
 from whystuck.parse.logs.lines import LogLine
 
 # Each reader, with the texts of which one is in the first line of each of its tables, or in each
@@ -53,6 +56,9 @@ _READERS: tuple[tuple[tuple[bytes, ...], Callable[[], RowReader]], ...] = (
     (RECORDER_STACK_MARKS, RecorderStackReader),
     (FORMULA_MARKS, FormulaReader),
     (COUNTER_MARKS, CounterReader),
+    (COLUMN_MARKS, ColumnReader),
+    (NOTE_MARKS, TransferReader),
+    (BATCH_MARKS, BatchReader),
 )
 TABLE_MARKS = (
     *RANK_MARKS,
