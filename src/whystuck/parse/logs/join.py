@@ -14,8 +14,10 @@ from whystuck.parse.logs.exits import ExitSeen
 from whystuck.parse.logs.inferred import InferredRanks
 from whystuck.parse.logs.known_logs import (
     KnownLog,
+    find_devices,
     find_own_rank,
     list_ordered,
+    list_said_places,
     take_indices,
     take_locals,
 )
@@ -76,7 +78,7 @@ class LogIndex:
         node = line.node
         rank = self.find_rank(log, line)
         if not node and (not line.is_described or log.kind in MACHINES):
-            node = log.node or self.node_by_rank.get(rank, "")
+            node = self._said_nodes.get(rank, log.node) or self.node_by_rank.get(rank, "")
         clock = node or log.source.artifact
         return Owner(
             rank, node, line.pid, self.find_attempt(log, row), place_stamp(stamp, log.anchor, clock)
@@ -245,10 +247,13 @@ class LogIndex:
                 self._rank_by_local[log.node, local] |= ranks
             for place, ranks in facts.rank_by_place.items():
                 self._rank_by_local[place] |= ranks
-            for seen in log.source.part.exits:
-                self._note_exit(log, seen)
-            for rank, local in list_failed(log.source.part):
-                self._rank_by_local[log.node, local].add(rank)
+            self._note_ends(log)
+            for host, first, last in facts.host_ranks:
+                for rank in range(first, last + 1):
+                    self._rank_by_local[host, rank - first].add(rank)
+        self._said_nodes = dict(list_said_places(self.logs))
+        for rank, node in self._said_nodes.items():
+            self._note_node(rank, node)
         self._inferred = InferredRanks(self.logs, self.processes, self.world_size)
         for log in self.logs:
             self._note_guesses(log)
@@ -297,6 +302,12 @@ class LogIndex:
             if rank != UNKNOWN_RANK:
                 self.processes.note(host, pid, rank)
                 self._note_node(rank, host)
+
+    def _note_ends(self, log: KnownLog) -> None:
+        for seen in log.source.part.exits:
+            self._note_exit(log, seen)
+        for rank, local in list_failed(log.source.part):
+            self._rank_by_local[log.node, local].add(rank)
 
     def _note_exit(self, log: KnownLog, seen: ExitSeen) -> None:
         node = seen.node or log.node
@@ -364,22 +375,12 @@ class LogIndex:
             node_by_rank={rank: self.node_by_rank[rank] for rank in known},
             bus_by_rank={rank: comm.bus for rank, (_, comm) in comms.items()},
             pid_by_rank=pids,
-            rank_by_device=_find_devices(log),
+            rank_by_device=find_devices(log),
             loss_ranks=frozenset(facts.losses.keys() - {UNKNOWN_RANK}),
             hosts=frozenset(facts.nodes),
             goes_on=facts.pace.goes_on,
             steps_since=facts.pace.since,
         )
-
-
-def _find_devices(log: KnownLog) -> dict[tuple[str, int], int]:
-    """Return the rank of each device, by its host; nothing where two have one."""
-    facts = log.source.part.facts
-    devices = {place: min(own) for place, own in facts.rank_by_device.items() if len(own) == 1}
-    for host, first, last in facts.host_ranks:
-        for device in range(last - first + 1):
-            devices.setdefault((host, device), first + device)
-    return devices if len(set(devices.values())) == len(devices) else {}
 
 
 def _list_told(logs: Sequence[KnownLog]) -> Iterator[int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from whystuck.evidence.logs.lines import UNKNOWN_RANK
@@ -91,3 +91,24 @@ def list_ordered(part: LogPart) -> Iterator[tuple[int, int]]:
     world = part.facts.world_size
     if len(pids) > 1 and len(ranks) == len(pids) and (order or world in (0, len(pids))):
         yield from zip(pids, ranks, strict=True)
+
+
+def find_devices(log: KnownLog) -> dict[tuple[str, int], int]:
+    """Return the rank of each device, by its host; nothing where two have one."""
+    facts = log.source.part.facts
+    devices = {place: min(own) for place, own in facts.rank_by_device.items() if len(own) == 1}
+    for host, first, last in facts.host_ranks:
+        for device in range(last - first + 1):
+            devices.setdefault((host, device), first + device)
+    return devices if len(set(devices.values())) == len(devices) else {}
+
+
+def list_said_places(logs: Iterable[KnownLog]) -> Iterator[tuple[int, str]]:
+    """Yield the host of each rank where people say which ranks hosts have, and all agree."""
+    said: dict[int, set[str]] = {}
+    for host, first, last in {one for log in logs for one in log.source.part.facts.host_ranks}:
+        for rank in range(first, last + 1):
+            said.setdefault(rank, set()).add(host)
+    # Two names of one host, such as a short one and a full one, tell nothing new.
+    if all(len(hosts) == 1 for hosts in said.values()):
+        yield from ((rank, min(hosts)) for rank, hosts in said.items())

@@ -24,6 +24,13 @@ _ON = re.compile(
     rf"\b{_RANKS}{_LINK}(?:(?:are|is|run|live|sit|all|on|at|in|node|host|machine) ){{0,4}}{_HOST}",
     re.IGNORECASE,
 )
+_PLACED = re.compile(
+    rf"\b{_RANKS} (?:(?:are|is|all|run|live|sit) ){{0,2}}(?:on|at|in) ", re.IGNORECASE
+)
+# The word is not said again: `ranks 0-7 on h1, 8-15 on h2`, `h1 has ranks 0-7, h2 8-15`.
+_NUMBERS = r"(\d{1,7}) ?(?:-|\u2013|\.{2,3}|to|through) ?(\d{1,7})(?![\w.])"
+_MORE_ON = re.compile(rf"(?:[,;/]|\band) {{0,2}}{_NUMBERS} (?:(?:are|run|on|at|in) ){{1,3}}{_HOST}")
+_MORE_HAS = re.compile(rf"(?:[,;/]|\band) {{0,2}}{_HOST}(?: has| have| holds| runs)?:? {_NUMBERS}")
 _DENIED = re.compile(
     r"\b(?:not|but|except|unlike|some|may|might|maybe|\w{1,8}n't)\b", re.IGNORECASE
 )
@@ -54,11 +61,26 @@ def list_host_ranks(text: str) -> tuple[HostRanks, ...]:
     """Return the ranks of each host of which a sentence tells them: ``n12 has ranks 8-15``."""
     if _DENIED.search(text):
         return ()
-    told = [(host, first, last) for host, first, last in _HAS.findall(text)]
-    if not told:
-        told = [(host, first, last) for first, last, host in _ON.findall(text)]
+    if _has_host_first(text):
+        told = [*_HAS.findall(text), *_MORE_HAS.findall(text)]
+    else:
+        on = _ON.findall(text)
+        told = [(host, first, last) for first, last, host in on]
+        told += [(host, *numbers) for *numbers, host in _MORE_ON.findall(text) if on]
     found = (HostRanks(host, int(first), int(last)) for host, first, last in told)
     return tuple(one for one in found if 0 < one.last - one.first < _MOST_ON_HOST)
+
+
+def _has_host_first(text: str) -> bool:
+    """Tell whether a sentence names each host before its ranks.
+
+    In ``ranks 0-7 on h1, ranks 8-15 on h2``, a host stands before the ranks of the next one.
+    """
+    has, on = _HAS.search(text), _ON.search(text)
+    if has is None or on is None:
+        return has is not None
+    is_listed = "," in has[0].removeprefix(has[1])[:2]
+    return not (is_listed and _PLACED.search(text)) and has.start() <= on.start()
 
 
 def tells_order(small: str) -> bool:
