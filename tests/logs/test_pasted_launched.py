@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.logs.test_told import first_of, say
 
-from whystuck.pipeline import read_evidence
+from whystuck.pipeline import diagnose_paths, read_evidence
 
 TRACE = [
     "Traceback (most recent call last):",
@@ -141,3 +141,13 @@ def test_rank_is_on_the_host_that_is_said_to_have_it(tmp_path: Path) -> None:
     assert first_of(say(tmp_path, *lines)).culprits.nodes == ["h2"]
     events = read_evidence(tmp_path).logs.events
     assert {one.rank: one.node for one in events if one.rank >= 0} == {0: "h1", 13: "h2"}
+
+
+def test_each_log_tells_which_host_it_is_of(tmp_path: Path) -> None:
+    command = "$ torchrun --nnodes=2 --node-rank={0} --nproc-per-node=8 t.py"
+    (tmp_path / "a.log").write_text(command.format(0) + "\nloading\n")
+    (tmp_path / "b.log").write_text("\n".join([command.format(1), *TRACE]) + "\n")
+
+    found = first_of(diagnose_paths([tmp_path]))
+
+    assert (found.code, found.culprits.ranks) == ("C204", [10])

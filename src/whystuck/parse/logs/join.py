@@ -129,6 +129,9 @@ class LogIndex:
             return next(iter(found)) if len(found) == 1 else UNKNOWN_RANK
         # A launcher numbers the ranks of its host one after the other.
         shifts = {rank - known for known, rank in self._list_locals(node, log)}
+        placed = self._launches.find_placed(log.source.part)
+        if placed is not None and shifts <= {placed}:
+            return self._inferred.note(local + placed)
         if not self._is_one_host:
             told = log.source.part.facts.rank_by_place
             is_told = any(host == node for host, _ in told) and len(shifts) == 1
@@ -137,13 +140,10 @@ class LogIndex:
                 if node and is_told
                 else UNKNOWN_RANK
             )
-        first = self._launches.find_first()
         if len(shifts) == 1 and min(shifts) > 0:
             return self._inferred.note(local + min(shifts))
-        if first and not shifts:
-            return self._inferred.note(local + first)
         # On the first host, the two are the same.
-        is_first = not shifts and not self._inferred.has_other_hosts and first == 0
+        is_first = not shifts and not self._inferred.has_other_hosts and self._launches.are_of_one
         is_first = is_first or 0 in shifts
         is_first = is_first and self._is_one_node
         return self._inferred.note(local) if is_first else UNKNOWN_RANK
