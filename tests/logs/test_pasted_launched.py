@@ -46,6 +46,8 @@ ANYWHERE = {
         "[n41] $ torchrun --nnodes=2 --node-rank=0 --nproc-per-node=8 t.py",
         "[n42] $ torchrun --nnodes=2 --node-rank=1 --nproc-per-node=8 t.py",
     ],
+    "hosts in a file": ["$ deepspeed --hostfile hf --num_gpus 8 t.py"],
+    "hosts in a variable": ["$ PET_NNODES=2 torchrun --nproc-per-node=8 t.py"],
     "variable": ["$ torchrun --nnodes=$N --node-rank=$R --nproc-per-node=8 t.py"],
 }
 WAIT = (
