@@ -27,6 +27,7 @@ from whystuck.parse.logs.blocks.recorder_stacks import RECORDER_STACK_MARKS, Rec
 from whystuck.parse.logs.blocks.same_rows import SAME_MARKS, SameReader
 from whystuck.parse.logs.blocks.shm_rows import SHM_MARKS, ShmReader
 from whystuck.parse.logs.blocks.tabled import RowReader, TabledSeen
+from whystuck.parse.logs.blocks.work_cells import WORK_MARKS, WorkReader
 from whystuck.parse.logs.lines import LogLine
 
 # Each reader, with the texts of which one is in the first line of each of its tables, or in each
@@ -51,6 +52,7 @@ _READERS: tuple[tuple[tuple[bytes, ...], Callable[[], RowReader]], ...] = (
     (RECORDER_STACK_MARKS, RecorderStackReader),
     (FORMULA_MARKS, FormulaReader),
     (COUNTER_MARKS, CounterReader),
+    (WORK_MARKS, WorkReader),
 )
 # Those that take a line with what stands before it, as its first cells look like a prefix.
 _WIDE_READERS = ((MATRIX_MARKS, MatrixReader), (CLOCK_MARKS, DeviceTableReader))
