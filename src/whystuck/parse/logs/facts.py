@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter, deque
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from whystuck.evidence.logs.lines import UNKNOWN_RANK
 from whystuck.evidence.ranks import MAX_RANK
@@ -71,6 +72,9 @@ _ENV_RANK = re.compile(r"(?:^|[\s'\"{,])RANK['\"]?[=:] ?['\"]?(\d{1,7})\b")
 _SAID_RANK = re.compile(r"^(?:I am |this is )?rank (\d{1,7}) (?:of|/) ?(\d{1,7})\b", re.IGNORECASE)
 
 
+_Key = TypeVar("_Key")
+
+
 @dataclass(slots=True)
 class Comm:
     """A process as NCCL names it when a communicator is made."""
@@ -124,6 +128,7 @@ class LogFacts:
         loop: The processes whose ranks are printed one after the other.
         pods: The pod that is described.
         host_ranks: The ranks of hosts, as sentences tell them.
+        seats: Ranks of hosts and pods, as lines tell that name both.
         order: The ranks that processes have in the order in which they stand, as a sentence lists
             them; empty where they stand in the order of ranks, None where nobody says so.
     """
@@ -159,6 +164,7 @@ class LogFacts:
     loop: EnvironLoop = field(default_factory=EnvironLoop)
     pods: PodRanks = field(default_factory=PodRanks)
     host_ranks: set[HostRanks] = field(default_factory=set)
+    seats: dict[str, set[int]] = field(default_factory=dict)
     order: str | None = None
 
     def note(self, line: LogLine, row: int) -> None:
@@ -254,6 +260,8 @@ class LogFacts:
         self.order = told.order if told.order is not None else self.order
         if (pod := self.pods.read(line.text, row)) and len(self.node_by_rank) < _MAX_KEPT:
             self.node_by_rank.setdefault(pod[1], pod[0])
+        if told.seat is not None and len(self.seats) < _MAX_KEPT:
+            self.seats.setdefault(told.seat[0], set()).add(told.seat[1])
 
     def find_kind(self) -> str:
         """Tell the kind of the log from the lines that were sampled; empty for output of ranks."""
@@ -288,17 +296,12 @@ class LogFacts:
         self.ranks += later.ranks
         self.tasks += later.tasks
         self.nodes += later.nodes
-        for kept, fresh in (
-            (self.rank_by_task, later.rank_by_task),
-            (self.rank_by_local, later.rank_by_local),
-            (self.rank_by_pid, later.rank_by_pid),
-        ):
-            for key, ranks in fresh.items():
-                kept.setdefault(key, set()).update(ranks)
-        for place, ranks in later.rank_by_place.items():
-            self.rank_by_place.setdefault(place, set()).update(ranks)
-        for place, ranks in later.rank_by_device.items():
-            self.rank_by_device.setdefault(place, set()).update(ranks)
+        _join(self.rank_by_task, later.rank_by_task)
+        _join(self.rank_by_local, later.rank_by_local)
+        _join(self.rank_by_pid, later.rank_by_pid)
+        _join(self.rank_by_place, later.rank_by_place)
+        _join(self.rank_by_device, later.rank_by_device)
+        _join(self.seats, later.seats)
         for worker, rank in later.workers.items():
             self._note_worker(worker, rank)
         self.local_by_pid |= later.local_by_pid
@@ -389,3 +392,9 @@ class LogFacts:
         clock = read_stamp("iso", text)
         if clock is not None and stamp.lack == "boot":
             self.boot = Stamp(clock.ns - stamp.ns, clock.step_ns, is_zoned=True)
+
+
+def _join(kept: dict[_Key, set[int]], fresh: dict[_Key, set[int]]) -> None:
+    """Take ranks that another part tells of."""
+    for key, ranks in fresh.items():
+        kept.setdefault(key, set()).update(ranks)

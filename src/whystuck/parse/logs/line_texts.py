@@ -6,6 +6,7 @@ import re
 from functools import lru_cache
 from typing import NamedTuple
 
+from whystuck.parse.logs.host_rank_lines import find_seat
 from whystuck.parse.logs.line_kinds import name_kind
 from whystuck.parse.logs.process_words import list_rank_pids, tells_of_processes
 from whystuck.parse.logs.said_places import HostRanks, find_order, list_host_ranks, tells_order
@@ -37,6 +38,7 @@ class ToldText(NamedTuple):
     rank_pids: tuple[tuple[int, int, bool], ...]
     host_ranks: tuple[HostRanks, ...]
     order: str | None
+    seat: tuple[str, int] | None
 
 
 # The logs of ranks hold much the same lines, and the head and the tail of a short log are one.
@@ -58,6 +60,7 @@ def read_text(text: str, is_kernel: bool, is_agent: bool) -> ToldText:  # noqa: 
         tuple(list_rank_pids(text)) if tells_of_processes(small) else (),
         list_host_ranks(text) if "rank" in small else (),
         find_order(text) if tells_order(small) else None,
+        find_seat(text, small) if "rank" in small else None,
     )
 
 

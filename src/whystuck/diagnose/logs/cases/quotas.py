@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from whystuck.diagnose import codes
+from whystuck.diagnose.logs.cases.quota_owners import QuotaOwner, find_quota_owner
 from whystuck.diagnose.logs.story import NOTE, Case
 from whystuck.diagnose.logs.view import LogView
 from whystuck.evidence.logs.lines import LogEvent
+from whystuck.evidence.ranks import name_ranks
 
 # Of the periods in which the group ran; below, a burst now and then is normal.
 _LEAST_SHARE = 0.25
@@ -16,28 +19,37 @@ _LEAST_PERIODS = 100
 # Rows from one counter of a group to the next; all files have them one below the other.
 _MOST_APART = 1
 _MAX_LINES = 6
+_COUNTS = re.compile(r"\bnr_(periods|throttled)\b[ :=\"]{1,4}(\d{1,15})\b")
 
 
 @dataclass(frozen=True)
 class _Count:
-    """In how many of its periods a group was held up."""
+    """In how many of its periods a group was held up, and whose group it is."""
 
     share: float
     lines: tuple[LogEvent, ...]
+    owner: QuotaOwner
 
 
 def make_quotas(view: LogView) -> Iterator[Case]:
     """Make the case of processes that are held up in most periods, as cpu.stat tells."""
-    counts = [one for pair in _list_pairs(view) if (one := _count(pair)) is not None]
+    counts = [one for pair in _list_pairs(view) if (one := _count(view, pair)) is not None]
     held = [one for one in counts if one.share >= _LEAST_SHARE]
     if not held:
         return
     worst = max(held, key=lambda one: one.share)
+    owners = {one.owner for one in held}
+    is_known = QuotaOwner() not in owners
+    ranks = sorted({rank for one in owners for rank in one.ranks}) if is_known else []
+    nodes = sorted({one.node for one in owners} - {""}) if is_known else []
+    who = f" of {name_ranks(ranks)}" if ranks else f" of {', '.join(nodes[:4])}" if nodes else ""
     yield Case(
         code=codes.CPU_STARVED,
-        summary=f"the quota of the processor was used up in {100 * worst.share:.0f} % of all "
+        summary=f"the quota of the processor{who} was used up in {100 * worst.share:.0f} % of all "
         "periods: loaders and launches of kernels wait for it on all ranks of the container",
         tier=NOTE,
+        ranks=tuple(ranks),
+        nodes=tuple(nodes),
         lines=tuple(line for one in [worst, *held] for line in one.lines)[:_MAX_LINES],
         details={"throttled_share": worst.share},
         remedies=(
@@ -49,23 +61,33 @@ def make_quotas(view: LogView) -> Iterator[Case]:
 
 def _list_pairs(view: LogView) -> Iterator[dict[str, LogEvent]]:
     """Yield the counters of each group that somebody printed; one text may show several."""
-    pair: dict[str, LogEvent] = {}
+    pairs: dict[tuple[str, str, int], dict[str, LogEvent]] = {}
     last: LogEvent | None = None
     for event in view.list_signatures("cgroup.throttle"):
-        is_near = last is not None and last.artifact == event.artifact
-        is_near = is_near and last is not None and event.row - last.row <= _MOST_APART
-        if event.groups["what"] in pair or not is_near:
+        key = event.artifact, event.node, event.rank
+        told = {match[1]: event for match in _COUNTS.finditer(event.text)}
+        pair = pairs.setdefault(key, {})
+        # Of nobody known, what does not stand next to each other is of two groups.
+        is_near = last is not None and event.row - last.row <= _MOST_APART
+        is_own = event.node or event.rank >= 0 or is_near
+        if told.keys() & pair.keys() or not is_own:
             yield pair
-            pair = {}
-        pair[event.groups["what"]] = last = event
-    yield pair
+            pair = pairs[key] = {}
+        pair |= told
+        last = event
+    yield from pairs.values()
 
 
-def _count(pair: dict[str, LogEvent]) -> _Count | None:
+def _count(view: LogView, pair: dict[str, LogEvent]) -> _Count | None:
     """Read the counters of one group, None where one is missing or it hardly ran."""
     if not {"periods", "throttled"} <= pair.keys():
         return None
-    periods, held = (int(pair[what].groups["count"]) for what in ("periods", "throttled"))
+    counts = {
+        what: int(count) for event in pair.values() for what, count in _COUNTS.findall(event.text)
+    }
+    periods = counts["periods"]
     if periods < _LEAST_PERIODS:
         return None
-    return _Count(held / periods, (pair["throttled"], pair["periods"]))
+    told = pair["throttled"], pair["periods"]
+    lines = told if told[0] is not told[1] else told[:1]
+    return _Count(counts["throttled"] / periods, lines, find_quota_owner(view, told[0]))

@@ -51,7 +51,6 @@ class SlowNode(Rule):
     def check(self, scene: Scene, policy: Policy) -> Iterator[Finding]:
         """Yield a finding for each node that the others wait for."""
         yield from (tell_case(self, case) for case in scene.story.of(self.code))
-        yield from (tell_case(self, case) for case in scene.story.of(self.code))
         for late in scene.pace.late_ranks:
             node = scene.pace.find_slow_node(late)
             if node is not None:
