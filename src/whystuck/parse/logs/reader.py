@@ -11,7 +11,7 @@ from collections import deque
 from whystuck.parse.logs.above import BEFORE_BYTES, count_above, lines_above
 from whystuck.parse.logs.blocks.boot_lines import BootReader
 from whystuck.parse.logs.blocks.fatals import FatalReader
-from whystuck.parse.logs.blocks.quota_heads import name_quota
+from whystuck.parse.logs.blocks.heads import name_quota
 from whystuck.parse.logs.blocks.ras import RasReader
 from whystuck.parse.logs.blocks.sections import SectionFinder
 from whystuck.parse.logs.blocks.stacks import StackReader

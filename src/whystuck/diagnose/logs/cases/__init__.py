@@ -17,6 +17,7 @@ from whystuck.diagnose.logs.cases.devices.miscomputing import make_miscomputing
 from whystuck.diagnose.logs.cases.devices.pairs import make_pairs
 from whystuck.diagnose.logs.cases.devices.pcie import make_pcie
 from whystuck.diagnose.logs.cases.devices.ports import make_ports
+from whystuck.diagnose.logs.cases.devices.power_limits import make_power_limits
 from whystuck.diagnose.logs.cases.devices.shared_devices import make_unbound
 from whystuck.diagnose.logs.cases.devices.told_errors import make_told_errors
 from whystuck.diagnose.logs.cases.elsewhere import make_elsewhere
@@ -124,6 +125,7 @@ MAKERS: tuple[Maker, ...] = (
     make_starved,
     make_memory_pressure,
     make_throttled,
+    make_power_limits,
     make_pcie,
     make_told_errors,
     make_quotas,

@@ -12,6 +12,7 @@ from whystuck.parse.logs.blocks.limit_rows import LIMIT_MARKS, LimitReader
 from whystuck.parse.logs.blocks.pair_rows import PAIR_MARKS, PairReader
 from whystuck.parse.logs.blocks.pcie_links import PCIE_MARKS, PcieReader
 from whystuck.parse.logs.blocks.ports import PORT_MARKS, PortReader
+from whystuck.parse.logs.blocks.power_rows import POWER_MARKS, PowerReader
 from whystuck.parse.logs.blocks.process_rows import PROCESS_MARKS, ProcessReader
 from whystuck.parse.logs.blocks.rank_times import TIME_MARKS, TimeReader
 from whystuck.parse.logs.blocks.rank_values import VALUE_MARKS, ValueReader
@@ -33,6 +34,7 @@ TABLE_MARKS = (
     *LIMIT_MARKS,
     *SIZE_MARKS,
     *STATUS_MARKS,
+    *POWER_MARKS,
 )
 
 
@@ -53,6 +55,7 @@ class TableReader:
             LimitReader(),
             SizeReader(),
             StatusReader(),
+            PowerReader(),
         )
 
     @property

@@ -1,7 +1,8 @@
-"""Whose counters of a control group stand in a text: the pod, host, rank or process above them.
+"""Whose values stand in a text: the pod, host, rank or process that is named above them.
 
-People print `cpu.stat` of several containers one below the other, in a loop that prints the name of
-each before it, or with a command for each.
+People print the same of several hosts or containers one below the other, in a loop that prints the
+name of each before it, or with a command for each. Counters of control groups are given an owner
+here; readers of tables ask for headings themselves.
 """
 
 from __future__ import annotations
@@ -97,11 +98,12 @@ def _find_above(above: bytes) -> Head:
     lines = above.decode("utf-8", errors="replace").splitlines()
     for text in lines[: -_MOST_LINES - 1 : -1]:
         if not _VALUE.match(text):
-            return _read_command(text) or _read_head(text) or Head()
+            return read_command(text) or read_head(text) or Head()
     return Head()
 
 
-def _read_command(text: str) -> Head | None:
+def read_command(text: str) -> Head | None:
+    """Read where a command runs; None where it does not say so."""
     if _VARIABLE.search(text):
         return None
     if pid := _PID.search(text):
@@ -111,7 +113,7 @@ def _read_command(text: str) -> Head | None:
     return Head(str(name)) if name else None
 
 
-def _read_head(text: str) -> Head | None:
+def read_head(text: str) -> Head | None:
     """Read a line that holds a name, or a rank, and nothing else."""
     if len(text) > _LONGEST:
         return None
