@@ -50,8 +50,10 @@ from whystuck.diagnose.logs.cases.quotas import make_quotas
 from whystuck.diagnose.logs.cases.reducer import make_reducer_errors
 from whystuck.diagnose.logs.cases.rendezvous import make_rendezvous
 from whystuck.diagnose.logs.cases.saves import make_slow_saves
+from whystuck.diagnose.logs.cases.slow_storage import make_slow_storage
 from whystuck.diagnose.logs.cases.slow_tables import make_starved, make_throttled
 from whystuck.diagnose.logs.cases.stale_files import make_stale_files
+from whystuck.diagnose.logs.cases.starved_phases import make_starved_phases
 from whystuck.diagnose.logs.cases.stopped import make_stopped
 from whystuck.diagnose.logs.cases.storage import make_silent_storage
 from whystuck.diagnose.logs.cases.stragglers import make_stragglers
@@ -123,6 +125,8 @@ MAKERS: tuple[Maker, ...] = (
     make_uneven_work,
     make_extremes,
     make_starved,
+    make_starved_phases,
+    make_slow_storage,
     make_memory_pressure,
     make_throttled,
     make_power_limits,

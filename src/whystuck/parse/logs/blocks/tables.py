@@ -17,6 +17,7 @@ from whystuck.parse.logs.blocks.process_rows import PROCESS_MARKS, ProcessReader
 from whystuck.parse.logs.blocks.rank_times import TIME_MARKS, TimeReader
 from whystuck.parse.logs.blocks.rank_values import VALUE_MARKS, ValueReader
 from whystuck.parse.logs.blocks.recorder_rows import RECORDER_MARKS, RecorderReader
+from whystuck.parse.logs.blocks.storage_rows import STORAGE_MARKS, StorageReader
 from whystuck.parse.logs.blocks.tabled import RowReader, TabledSeen
 from whystuck.parse.logs.lines import LogLine
 
@@ -35,6 +36,7 @@ TABLE_MARKS = (
     *SIZE_MARKS,
     *STATUS_MARKS,
     *POWER_MARKS,
+    *STORAGE_MARKS,
 )
 
 
@@ -56,6 +58,7 @@ class TableReader:
             SizeReader(),
             StatusReader(),
             PowerReader(),
+            StorageReader(),
         )
 
     @property
