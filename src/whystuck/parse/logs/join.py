@@ -359,6 +359,7 @@ class LogIndex:
             hosts=frozenset(facts.nodes),
             goes_on=facts.pace.goes_on,
             steps_since=facts.pace.since,
+            steady_until=facts.pace.steady_until,
             seats={host: frozenset(own) for host, own in facts.seats.items()},
         )
 

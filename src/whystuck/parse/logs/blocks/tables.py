@@ -16,6 +16,7 @@ from whystuck.parse.logs.blocks.power_rows import POWER_MARKS, PowerReader
 from whystuck.parse.logs.blocks.process_rows import PROCESS_MARKS, ProcessReader
 from whystuck.parse.logs.blocks.rank_times import TIME_MARKS, TimeReader
 from whystuck.parse.logs.blocks.rank_values import VALUE_MARKS, ValueReader
+from whystuck.parse.logs.blocks.ras_groups import GROUP_MARKS, GroupReader
 from whystuck.parse.logs.blocks.recorder_rows import RECORDER_MARKS, RecorderReader
 from whystuck.parse.logs.blocks.storage_rows import STORAGE_MARKS, StorageReader
 from whystuck.parse.logs.blocks.tabled import RowReader, TabledSeen
@@ -37,6 +38,7 @@ TABLE_MARKS = (
     *STATUS_MARKS,
     *POWER_MARKS,
     *STORAGE_MARKS,
+    *GROUP_MARKS,
 )
 
 
@@ -59,6 +61,7 @@ class TableReader:
             StatusReader(),
             PowerReader(),
             StorageReader(),
+            GroupReader(),
         )
 
     @property
