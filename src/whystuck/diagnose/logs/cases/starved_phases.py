@@ -56,12 +56,11 @@ _MS = {"s": 1000.0, "us": 0.001}
 
 @dataclass
 class _Report:
-    """What all ranks took in one step, or in some: the wait of who waits least, and a step."""
+    """What all ranks took in one step, or in some: the least and the most wait, and a step."""
 
     least: float
     most: float
     whole: float
-    step: str = ""
     lines: list[LogEvent] = field(default_factory=list)
 
     @property
@@ -80,12 +79,11 @@ def make_starved_phases(view: LogView) -> Iterator[Case]:
         return
     now, before = found
     storage = list_slow_storage(view)
-    since = f" since step {now.step}" if now.step and before else ""
     grew = f", before it was {before:.0f} ms" if before else ""
     slow = f"; {describe_storage(storage[0])}" if storage else ""
     yield Case(
         code=codes.STARVED_INPUT,
-        summary=f"all ranks wait for data: {100 * now.share:.0f} % of a step{since} "
+        summary=f"all ranks wait for data: {100 * now.share:.0f} % of a step "
         f"({_tell_span(now)}{grew}){slow}",
         tier=NOTE,
         lines=(*now.lines[:_MAX_LINES], *storage[:2]),
@@ -107,7 +105,7 @@ def _judge_reports(reports: Sequence[_Report]) -> tuple[_Report, float] | None:
     first, now = slow[0], slow[-1]
     early = [one.most for one in reports[: len(reports) - len(slow)]]
     before = median(early) if early else 0.0
-    told = _Report(now.least, now.most, now.whole, first.step, [*first.lines, *now.lines])
+    told = _Report(now.least, now.most, now.whole, [*first.lines, *now.lines])
     return told, before if before * _GREW < now.least else 0.0
 
 
@@ -124,26 +122,24 @@ def _take_last(reports: Sequence[_Report]) -> list[_Report]:
 def _list_ranges(view: LogView) -> list[_Report]:
     """Read what Megatron prints of the least and the most of all ranks."""
     events = sorted(
-        view.list_signatures("progress.range", "progress.iteration"),
+        view.list_signatures("progress.range"),
         key=lambda one: (one.artifact, one.row),
     )
     found: list[_Report] = []
-    whole, step, last = 0.0, "", -_NEAR_ROWS
     inner: dict[str, float] = {}
+    last = 0
     for event in events:
-        if event.signature == "progress.iteration":
-            whole, step, inner = float(event.groups["ms"]), event.groups["step"], {}
-        elif event.row - last > _NEAR_ROWS and event.groups["phase"] in inner:
-            whole, step, inner = 0.0, "", {}
+        phase = event.groups["phase"]
+        if event.row - last > _NEAR_ROWS and phase in inner:
+            inner = {}
         last = event.row
-        phase = event.groups.get("phase") or ""
-        if phase:
-            inner[phase] = float(event.groups["most"])
-        if _DATA.match(phase):
-            took = whole or inner.get("forward-backward", 0.0)
+        inner[phase] = float(event.groups["most"])
+        # Megatron tells the forward and the backward before what they are made of.
+        whole = inner.get("forward-backward", 0.0)
+        if _DATA.match(phase) and whole:
             ends = float(event.groups["least"]), float(event.groups["most"])
             # Lines that are the same are kept once.
-            found += [_Report(*ends, took, step, [event])] * min(event.count, _LEAST_REPORTS)
+            found += [_Report(*ends, whole, [event])] * min(event.count, _LEAST_REPORTS)
     return found
 
 
@@ -167,7 +163,7 @@ def _list_tables(view: LogView) -> list[_Report]:
             for rank, row in data.items()
         ]
         waits = [float(row.groups["ms"]) for row in data.values()]
-        found.append(_Report(min(waits), max(waits), max(steps), "", [*data.values()]))
+        found.append(_Report(min(waits), max(waits), max(steps), [*data.values()]))
     # One table tells of all ranks, and mostly of many steps.
     return found * _LEAST_REPORTS if len(found) == 1 else found
 
@@ -198,7 +194,7 @@ def _judge_lines(view: LogView) -> tuple[_Report, float] | None:
     whole = median(one.whole for one in last)
     lines = [line for one in last for line in one.lines]
     least = min(median(one.least for one in told[-_LAST:]) for told in ranks.values())
-    return _Report(least, max(waits), whole, "", lines), 0.0
+    return _Report(least, max(waits), whole, lines), 0.0
 
 
 def _find_rank(event: LogEvent) -> int:
@@ -225,4 +221,4 @@ def _read_line(event: LogEvent) -> _Report | None:
     step = whole if whole >= data else data + parts
     if not data or step <= data:
         return None
-    return _Report(data * scale, data * scale, step * scale, "", [event])
+    return _Report(data * scale, data * scale, step * scale, [event])
