@@ -46,6 +46,11 @@ def test_pods_are_counted_as_somebody_says(tmp_path: Path, show: str, formula: s
     assert finding.culprits.ranks == [2, 3]
 
 
+@pytest.mark.parametrize("said", ["one rank each (rank = pod index)", "rank is the pod's ordinal"])
+def test_pods_of_one_rank(tmp_path: Path, said: str) -> None:
+    assert first_of(say(tmp_path, said, *write_counters(3))).culprits.ranks == [3]
+
+
 def test_slow_ranks_are_those_of_the_pod_that_is_held_up(tmp_path: Path) -> None:
     report = say(tmp_path, *TABLE, "", *write_counters(2))
 

@@ -99,6 +99,25 @@ def test_what_points_at_a_row_is_no_cell(tmp_path: Path) -> None:
     assert first_of(say(tmp_path, *lines)).culprits.ranks == [3]
 
 
+def write_hosts(slow: str, ms: float, wait: float) -> list[str]:
+    rows = []
+    for rank in range(12):
+        host = f"ice{rank // 4}"
+        is_slow = host == slow
+        rows.append(
+            [f"{rank}", host, f"{101.2 + ms * is_slow:.1f}", f"{55.1 - wait * is_slow:.1f}"]
+        )
+    return draw_bars(["rank", "host", "fwd ms", "wait ms"], rows)
+
+
+def test_one_of_three_hosts_for_which_the_others_wait(tmp_path: Path) -> None:
+    report = say(tmp_path, *write_hosts("ice2", 18.0, 54.0))
+    assert [(one.code, one.culprits.nodes) for one in report.findings] == [("S302", ["ice2"])]
+
+    assert blames_nobody(say(tmp_path, *write_hosts("ice2", 18.0, 0.0)))
+    assert blames_nobody(say(tmp_path, *write_hosts("ice2", 3.0, 54.0)))
+
+
 def test_rank_need_not_stand_first(tmp_path: Path) -> None:
     head, rows = write_times(list_times(3))
     swap = [[row[1], row[0], *row[2:]] for row in (head, *rows)]
@@ -160,6 +179,18 @@ def test_column_that_works_longer_is_named(tmp_path: Path, draw: Draw, name: str
 
     assert (finding.code, finding.culprits.ranks) == ("S301", [5])
     assert finding.details["phase"] == "bwd (compute)"
+
+
+@pytest.mark.parametrize("draw", [draw_blanks, draw_markdown])
+def test_nothing_need_stand_above_the_names_of_rows(tmp_path: Path, draw: Draw) -> None:
+    head, rows = turn(*write_times(list_times(5)), "rank{0}", "")
+    assert first_of(say(tmp_path, *draw(head, rows))).culprits.ranks == [5]
+
+
+@pytest.mark.parametrize("word", ["p50", "mean", "avg"])
+def test_columns_of_the_middle_of_each_rank(tmp_path: Path, word: str) -> None:
+    head, rows = turn(*write_times(list_times(3, count=4)), f"{word} r{{0}}")
+    assert first_of(say(tmp_path, *draw_blanks(head, rows))).culprits.ranks == [3]
 
 
 def test_numbers_of_ranks_beside_that_word(tmp_path: Path) -> None:

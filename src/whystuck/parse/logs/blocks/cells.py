@@ -27,9 +27,11 @@ _PARTED = re.compile(r"(?<=\S) ?/ ?(?=\S)")
 
 _WORDS = r"(?:global[ _-]?)?rank|rk|r|worker|proc|process"
 _DEVICES = r"gpu|cuda|npu|hpu|xpu|dev|device"
+# What of several measurements a column has.
+_MIDDLE = r"(?:(?:p50|mean|avg|median|med)[ _]{1,4})?"
 _NAMED = re.compile(
-    rf"[\[(]?(?:(?P<word>{_WORDS})|(?P<device>{_DEVICES}))[ _#:=-]?(?P<number>\d{{1,7}})[\])]?"
-    r"(?:\s?[:,_-]?\s?(?P<rest>[A-Za-z(\[].{0,40})|:)?",
+    rf"{_MIDDLE}[\[(]?(?:(?P<word>{_WORDS})|(?P<device>{_DEVICES}))[ _#:=-]?"
+    r"(?P<number>\d{1,7})[\])]?(?:\s?[:,_-]?\s?(?P<rest>[A-Za-z(\[].{0,40})|:)?",
     re.IGNORECASE,
 )
 _NUMBER = re.compile(r"[\[(]?#?(\d{1,7})[\])]?:?")
