@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from whystuck.parse.logs.blocks.counter_rows import COUNTER_MARKS, CounterReader
 from whystuck.parse.logs.blocks.device_rows import DEVICE_MARKS, DeviceReader
+from whystuck.parse.logs.blocks.device_tables import CLOCK_MARKS, DeviceTableReader
 from whystuck.parse.logs.blocks.exit_status import STATUS_MARKS, StatusReader
 from whystuck.parse.logs.blocks.file_sizes import SIZE_MARKS, SizeReader
 from whystuck.parse.logs.blocks.kernel_waits import WAIT_MARKS, WaitReader
@@ -27,6 +28,7 @@ from whystuck.parse.logs.lines import LogLine
 TABLE_MARKS = (
     *RANK_MARKS,
     *MATRIX_MARKS,
+    *CLOCK_MARKS,
     *TIME_MARKS,
     *DEVICE_MARKS,
     *PROCESS_MARKS,
@@ -48,7 +50,8 @@ class TableReader:
     """Gives lines to the readers of all kinds of tables."""
 
     def __init__(self) -> None:
-        self._ranks, self._matrix = RankTableReader(), MatrixReader()
+        self._ranks = RankTableReader()
+        self._wide = (MatrixReader(), DeviceTableReader())
         self._readers: tuple[RowReader, ...] = (
             TimeReader(),
             DeviceReader(),
@@ -69,8 +72,8 @@ class TableReader:
     @property
     def is_open(self) -> bool:
         """Whether the next lines may be rows."""
-        wide = self._ranks.is_open or self._matrix.is_open
-        return wide or any(reader.is_open for reader in self._readers)
+        is_wide = self._ranks.is_open or any(reader.is_open for reader in self._wide)
+        return is_wide or any(reader.is_open for reader in self._readers)
 
     def read(
         self, line: LogLine, raw: str, row: int, above: Above, *, is_mark: bool
@@ -86,8 +89,9 @@ class TableReader:
         """
         if is_mark or self._ranks.is_open:
             yield from self._ranks.read_row(line, raw, row, above, is_mark=is_mark)
-        if is_mark or self._matrix.is_open:
-            yield from self._matrix.read_row(line, raw, row, is_mark=is_mark)
+        for wide in self._wide:
+            if is_mark or wide.is_open:
+                yield from wide.read_row(line, raw, row, is_mark=is_mark)
         for reader in self._readers:
             if is_mark or reader.is_open:
                 yield from reader.read(line, row, is_mark=is_mark)
