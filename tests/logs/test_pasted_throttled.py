@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.logs.drawn import DRAWN, Draw, draw_blanks
 from tests.logs.test_told import first_of, say
 
 SHOW = "$ kubectl exec {0} -- cat /sys/fs/cgroup/cpu.stat"
@@ -82,6 +83,15 @@ ONE_HOST = [
         ("timers of each process, rank = GPU id, in ms", [2]),
         ("(the local rank is the GPU number here)", [2]),
         ("rank equals device index", [2]),
+        ("Rank r uses GPU r.", [2]),
+        ("(rank k runs on cuda:k)", [2]),
+        ("rank i <-> gpu i, as always", [2]),
+        ("GPU n belongs to rank n", [2]),
+        ("local rank x is on device x", [2]),
+        ("ranks are mapped 1:1 to GPUs", [2]),
+        ("rank i does not use GPU i", []),
+        ("rank i uses GPU j", []),
+        ("ranks are not mapped 1:1 to GPUs", []),
         ("rank != gpu index on this host", []),
         ("group_rank == gpu index", []),
         ("the rank is not the gpu index", []),
@@ -104,3 +114,71 @@ def test_local_rank_of_one_of_several_hosts_is_no_rank(tmp_path: Path, other: st
     report = say(tmp_path, "[rank7]: step 11 loss 2.2", other, *ONE_HOST, "local_rank == gpu index")
 
     assert first_of(report).culprits.ranks == []
+
+
+NAMED = [
+    "[2025-07-22 16:40:11] GPU relative performance:",
+    " Rank=2 Node=hgx21 Score=0.62",
+    " Rank=0 Node=hgx21 Score=0.97",
+]
+
+
+def test_throttled_device_says_why_its_rank_is_slow(tmp_path: Path) -> None:
+    report = say(tmp_path, *NAMED, "Rank r uses GPU r", *ONE_HOST)
+    assert [(one.code, one.culprits.ranks) for one in report.findings] == [("N413", [2])]
+
+    other = say(
+        tmp_path,
+        *NAMED,
+        "Rank r uses GPU r",
+        *(
+            line.replace("855", "1755")
+            if line.startswith("2,")
+            else line.replace("3, 58, 1755", "3, 58, 855")
+            for line in ONE_HOST
+        ),
+    )
+    assert {(one.code, *one.culprits.ranks) for one in other.findings} == {("N413", 3), ("S301", 2)}
+
+
+CLOCKS = ["GPU", "Temp", "sclk", "Power"]
+
+
+def write_clocks(
+    *slow: int, heat: str = "104C", clock: str = "800Mhz", index: str = "{0}"
+) -> list[list[str]]:
+    well = ["61C", "1700Mhz", "298W"]
+    return [[index.format(at), *([heat, clock, "162W"] if at in slow else well)] for at in range(8)]
+
+
+@pytest.mark.parametrize("draw", DRAWN)
+@pytest.mark.parametrize(
+    ("head", "ranks"),
+    [
+        (CLOCKS, []),
+        (["gpu", "temp (C)", "SM clock", "power (W)"], []),
+        (["rank", "Temperature", "GPU clock", "Power"], [5]),
+        (["Rank", "temp", "clock (MHz)", "power"], [5]),
+    ],
+)
+def test_table_of_clocks(tmp_path: Path, draw: Draw, head: list[str], ranks: list[int]) -> None:
+    finding = first_of(say(tmp_path, *draw(head, write_clocks(5))))
+    assert (finding.code, finding.culprits.ranks) == ("N413", ranks)
+    assert finding.details["devices"] == [5]
+
+
+def test_device_of_a_table_is_the_rank_that_somebody_says(tmp_path: Path) -> None:
+    lines = draw_blanks(CLOCKS, write_clocks(5, index="gpu{0}"))
+    assert first_of(say(tmp_path, "one node, rank i = GPU i", *lines)).culprits.ranks == [5]
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        pytest.param(write_clocks(), id="alike"),
+        pytest.param(write_clocks(5, heat="41C"), id="one is idle"),
+        pytest.param(write_clocks(5, clock="1640Mhz"), id="a little slower"),
+    ],
+)
+def test_clocks_that_tell_nothing(tmp_path: Path, rows: list[list[str]]) -> None:
+    assert say(tmp_path, *draw_blanks(CLOCKS, rows)).findings == []

@@ -21,10 +21,16 @@ _PID_RANK = re.compile(
     r"rank[ =:_#]{0,2}(\d{1,7})\b",
     re.IGNORECASE,
 )
+# A row that a loop over processes prints.
+_LED_RANK = re.compile(
+    r"^\s{0,8}(?:pid[ =:]?)?(\d{2,7})[ :,\t]{1,4}(?:\w{1,20}_)?rank[=:] ?(\d{1,7})(?=\s|$)",
+    re.IGNORECASE,
+)
 # A command that looks at a process, with a comment that says whose it is.
 _LOOKED = re.compile(
     r"(?:--pid[ =]|(?<!\S)-p ?|/proc/|\bpstack |\bdump )(\d{2,7})\b[^#]{0,200}"
-    r"#(?![^#]{0,40}\b(?:not|but|except)\b)[^#]{0,40}?(?<!local )(?<!local_)\brank"
+    r"#(?![^#]{0,40}\b(?:not|but|except)\b)[^#]{0,40}?(?<!local )(?<!local_)"
+    r"(?:(?<!\w)|(?<=global_))rank"
     r"[ =:_#]{0,2}(\d{1,7})\b(?!.{0,40}\brank)",
     re.IGNORECASE,
 )
@@ -91,6 +97,6 @@ def list_rank_pids(text: str) -> Iterator[tuple[int, int, bool]]:
         # In `rank 0 is pid 10, rank 1 is 11`, a process stands before the next rank, too.
         if number not in known:
             yield int(rank), int(number), bool(local)
-    for pattern in (_LOOKED, _PS_ROW):
+    for pattern in (_LOOKED, _PS_ROW, _LED_RANK):
         for number, rank in pattern.findall(text):
             yield int(rank), int(number), False

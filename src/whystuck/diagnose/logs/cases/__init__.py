@@ -50,6 +50,7 @@ from whystuck.diagnose.logs.cases.quotas import make_quotas
 from whystuck.diagnose.logs.cases.reducer import make_reducer_errors
 from whystuck.diagnose.logs.cases.rendezvous import make_rendezvous
 from whystuck.diagnose.logs.cases.saves import make_slow_saves
+from whystuck.diagnose.logs.cases.serial_saves import make_serial_saves
 from whystuck.diagnose.logs.cases.slow_storage import make_slow_storage
 from whystuck.diagnose.logs.cases.slow_tables import make_starved, make_throttled
 from whystuck.diagnose.logs.cases.stale_files import make_stale_files
@@ -97,6 +98,7 @@ MAKERS: tuple[Maker, ...] = (
     make_clocks_off,
     make_rendezvous,
     make_slow_saves,
+    make_serial_saves,
     make_busy,
     make_stale_files,
     make_silent_storage,

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from whystuck.diagnose import codes
-from whystuck.diagnose.logs.cases.quota_owners import QuotaOwner, find_quota_owner
+from whystuck.diagnose.logs.cases.quota_owners import (
+    QuotaOwner,
+    find_quota_owner,
+    find_slow_block,
+    read_row_owner,
+)
 from whystuck.diagnose.logs.story import NOTE, Case
 from whystuck.diagnose.logs.view import LogView
 from whystuck.evidence.logs.lines import LogEvent
@@ -34,22 +39,22 @@ class _Count:
 def make_quotas(view: LogView) -> Iterator[Case]:
     """Make the case of processes that are held up in most periods, as cpu.stat tells."""
     counts = [one for pair in _list_pairs(view) if (one := _count(view, pair)) is not None]
+    counts += _list_rows(view)
     held = [one for one in counts if one.share >= _LEAST_SHARE]
     if not held:
         return
     worst = max(held, key=lambda one: one.share)
-    owners = {one.owner for one in held}
-    is_known = QuotaOwner() not in owners
-    ranks = sorted({rank for one in owners for rank in one.ranks}) if is_known else []
-    nodes = sorted({one.node for one in owners} - {""}) if is_known else []
-    who = f" of {name_ranks(ranks)}" if ranks else f" of {', '.join(nodes[:4])}" if nodes else ""
+    ranks, nodes = _find_owners(view, counts, held)
+    where = f" of {' and '.join(nodes[:4])}" if nodes else ""
+    who = f" ({name_ranks(ranks)})" if ranks else ""
     yield Case(
         code=codes.CPU_STARVED,
-        summary=f"the quota of the processor{who} was used up in {100 * worst.share:.0f} % of all "
-        "periods: loaders and launches of kernels wait for it on all ranks of the container",
+        summary=f"the quota of the processor{where} was used up in {100 * worst.share:.0f} % of "
+        "all periods: loaders and launches of kernels wait for it on all ranks of the "
+        f"container{who}",
         tier=NOTE,
-        ranks=tuple(ranks),
-        nodes=tuple(nodes),
+        ranks=ranks,
+        nodes=nodes,
         lines=tuple(line for one in [worst, *held] for line in one.lines)[:_MAX_LINES],
         details={"throttled_share": worst.share},
         remedies=(
@@ -57,6 +62,25 @@ def make_quotas(view: LogView) -> Iterator[Case]:
             "or start fewer workers and threads: OMP_NUM_THREADS, num_workers",
         ),
     )
+
+
+def _find_owners(
+    view: LogView, counts: Sequence[_Count], held: Sequence[_Count]
+) -> tuple[tuple[int, ...], tuple[str, ...]]:
+    """Return the ranks and hosts of the groups that are held up; nobody where one is not known.
+
+    Where several are told and all of them are held up, none is odd.
+    """
+    owners = [one.owner for one in held]
+    is_common = len(held) == len(counts) > 1
+    if is_common or not all(owner.node or owner.ranks for owner in owners):
+        return (), ()
+    nodes = tuple(sorted({owner.node for owner in owners} - {""}))
+    if all(owner.ranks for owner in owners):
+        return tuple(sorted({rank for owner in owners for rank in owner.ranks})), nodes
+    places = [one.owner.node for one in counts]
+    is_told = "" not in places and len(set(places)) == len(places) > len(held)
+    return find_slow_block(view, places, set(nodes)) if is_told else (), nodes
 
 
 def _list_pairs(view: LogView) -> Iterator[dict[str, LogEvent]]:
@@ -91,3 +115,16 @@ def _count(view: LogView, pair: dict[str, LogEvent]) -> _Count | None:
     told = pair["throttled"], pair["periods"]
     lines = told if told[0] is not told[1] else told[:1]
     return _Count(counts["throttled"] / periods, lines, find_quota_owner(view, told[0]))
+
+
+def _list_rows(view: LogView) -> list[_Count]:
+    """Return the counters of the last table of them."""
+    rows = list(view.list_signatures("table.throttle"))
+    last = rows[-1].groups["table"] if rows else ""
+    found = []
+    for row in rows:
+        told = row.groups
+        if told["table"] == last and int(told["periods"]) >= _LEAST_PERIODS:
+            share = int(told["throttled"]) / int(told["periods"])
+            found.append(_Count(share, (row,), read_row_owner(view, row)))
+    return found

@@ -9,13 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
 from statistics import median
 
 from whystuck.diagnose import codes
 from whystuck.diagnose.logs.cases.parts import find_time
 from whystuck.diagnose.logs.cases.slow_storage import describe_storage, list_slow_storage
 from whystuck.diagnose.logs.cases.slow_tables import make_starved
+from whystuck.diagnose.logs.cases.time_tables import is_wait, read_last_table
 from whystuck.diagnose.logs.story import NOTE, Case
 from whystuck.diagnose.logs.view import LogView
 from whystuck.evidence.logs.lines import LogEvent
@@ -26,6 +26,7 @@ _MAX_LINES = 6
 _LEAST_SHARE = 0.4
 # So many reports or lines: the first may be of a cold cache.
 _LEAST_REPORTS, _LEAST_LINES, _LAST = 2, 3, 5
+_LEAST_RANKS = 2
 # A report tells the phases below each other.
 _NEAR_ROWS = 2
 # Times of a step without a unit are seconds where none is larger.
@@ -144,36 +145,23 @@ def _list_ranges(view: LogView) -> list[_Report]:
 
 
 def _list_tables(view: LogView) -> list[_Report]:
-    """Read tables that have the times of each rank."""
-    found: list[_Report] = []
-    events = sorted(view.list_signatures("table.time"), key=_place)
-    for _, rows in groupby(events, key=lambda one: (one.artifact, one.groups["table"])):
-        phases: dict[str, dict[str, LogEvent]] = {}
-        for row in rows:
-            phases.setdefault(row.groups["phase"], {})[row.groups["own"]] = row
-        data = next((own for phase, own in phases.items() if _DATA.match(phase)), {})
-        whole = next((own for phase, own in phases.items() if _WHOLE.match(phase)), {})
-        parts = [own for phase, own in phases.items() if _PARTS.match(phase)]
-        if len(data) < _LEAST_REPORTS:
-            continue
-        steps = [
-            float(whole[rank].groups["ms"])
-            if rank in whole
-            else float(row.groups["ms"]) + sum(_read(own, rank) for own in parts)
-            for rank, row in data.items()
-        ]
-        waits = [float(row.groups["ms"]) for row in data.values()]
-        found.append(_Report(min(waits), max(waits), max(steps), [*data.values()]))
+    """Read the last table that has the times of each rank."""
+    times = read_last_table(view)
+    data = next((own for phase, own in times.items() if _DATA.match(phase)), {})
+    whole = next((own for phase, own in times.items() if _WHOLE.match(phase)), {})
+    parts = [own for phase, own in times.items() if _PARTS.match(phase) or is_wait(phase)]
+    if len(data) < _LEAST_RANKS:
+        return []
+    steps = [
+        whole[rank].ms
+        if rank in whole
+        else told.ms + sum(own[rank].ms for own in parts if rank in own)
+        for rank, told in data.items()
+    ]
+    waits = [told.ms for told in data.values()]
+    lines = [told.event for told in data.values()]
     # One table tells of all ranks, and mostly of many steps.
-    return found * _LEAST_REPORTS if len(found) == 1 else found
-
-
-def _place(event: LogEvent) -> tuple[str, int, int]:
-    return event.artifact, int(event.groups["table"]), event.row
-
-
-def _read(own: dict[str, LogEvent], rank: str) -> float:
-    return float(own[rank].groups["ms"]) if rank in own else 0.0
+    return [_Report(min(waits), max(waits), max(steps), lines)] * _LEAST_REPORTS
 
 
 def _judge_lines(view: LogView) -> tuple[_Report, float] | None:

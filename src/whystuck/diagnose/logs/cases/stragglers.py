@@ -4,12 +4,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from statistics import median
 
 from whystuck.diagnose import codes
 from whystuck.diagnose.logs.cases.named_slow import make_named
 from whystuck.diagnose.logs.cases.parts import find_time
+from whystuck.diagnose.logs.cases.slow_tables import make_throttled
+from whystuck.diagnose.logs.cases.time_tables import (
+    Times,
+    Told,
+    are_stages,
+    find_middle,
+    has_more_work,
+    is_felt,
+    is_wait,
+    read_last_table,
+)
 from whystuck.diagnose.logs.cases.uneven_work import list_uneven
 from whystuck.diagnose.logs.story import NOTE, Case
 from whystuck.diagnose.logs.view import LogView
@@ -26,8 +37,14 @@ _LEAST_RANKS = 4
 _MOST_COUNTED = 256
 # Of more, the job is made of different stages rather than of slow ranks.
 _MOST_SHARE = 0.25
+# Where the others tell that they wait for them.
+_SLOW_FELT, _MOST_FELT = 1.06, 0.34
 # A rank's own work; what ranks do together takes as long as the slowest of them.
-_OWN = ("compute", "forward", "backward", "fwd", "bwd", "batch", "data", "optimizer", "layer")
+_OWN = (
+    *("compute", "forward", "backward", "fwd", "bwd", "batch", "data", "optimizer", "layer"),
+    *("input", "loader", "fetch", "h2d", "preproc", "collat", "augment", "decode", "tokeniz"),
+    *("kernel", "gemm", "attention"),
+)
 _SHARED = ("sync", "send", "recv", "reduce", "gather", "scatter", "all-", "broadcast", "communic")
 # The range of all ranks is told, and not whose the ends are: it must be wide.
 _WIDE, _LEAST_WIDE_MS = 1.5, 20.0
@@ -49,26 +66,28 @@ _PHASE = re.compile(r"\b((?:fwd|forward|bwd|backward)[A-Za-z_/-]{0,30})")
 _SAID = re.compile(r"\brank[ _=:#]{0,2}(\d{1,7})\b", re.IGNORECASE)
 
 
-@dataclass(frozen=True)
-class _Told:
-    """How long a rank took for a phase, and the line that tells it."""
-
-    ms: float
-    event: LogEvent
-
-
-# phase -> rank -> time
-_Times = dict[str, dict[int, _Told]]
-
-
 def make_stragglers(view: LogView) -> Iterator[Case]:
-    """Make the case of ranks whose own work takes longer than that of all others."""
-    for times in (_read_last_table(view), _read_lines(view)):
-        slow: dict[int, tuple[str, LogEvent, float, float]] = {}
-        for phase, by_rank in times.items():
-            for rank, middle in _find_slow(phase, {key: one.ms for key, one in by_rank.items()}):
-                told = by_rank[rank]
-                slow.setdefault(rank, (phase, told.event, told.ms, middle))
+    """Make the case of ranks whose own work takes longer than that of all others.
+
+    Not where their devices are throttled: that says why, of the same ranks.
+    """
+    throttled = {rank for case in make_throttled(view) for rank in case.ranks}
+    for case in _make_cases(view):
+        if not case.ranks or not throttled.issuperset(case.ranks):
+            yield case
+
+
+def find_slow_ranks(view: LogView) -> tuple[int, ...]:
+    """Return the ranks whose own work takes longer than that of all others."""
+    for times in (read_last_table(view), _read_lines(view)):
+        if slow := _list_slow(view, times):
+            return tuple(sorted(slow))
+    return ()
+
+
+def _make_cases(view: LogView) -> Iterator[Case]:
+    for times in (read_last_table(view), _read_lines(view)):
+        slow = _list_slow(view, times)
         if slow:
             ranks = sorted({rank for by_rank in times.values() for rank in by_rank})
             case = _make_slow(slow, ranks)
@@ -79,40 +98,48 @@ def make_stragglers(view: LogView) -> Iterator[Case]:
     yield from named or _make_wide(view)
 
 
-def _read_last_table(view: LogView) -> _Times:
-    """Return the times of each phase and rank in the last table of a log."""
-    events = list(view.list_signatures("table.time"))
-    if not events:
-        return {}
-    last = events[-1].artifact, events[-1].groups["table"]
-    found: _Times = {}
-    for event in events:
-        if (event.artifact, event.groups["table"]) == last:
-            told = _Told(float(event.groups["ms"]), event)
-            found.setdefault(event.groups["phase"], {})[int(event.groups["own"])] = told
-    return found
+def _list_slow(view: LogView, times: Times) -> dict[int, tuple[str, LogEvent, float, float]]:
+    """Return the ranks that are slow: for what, as which line tells, how long, and the median.
+
+    The phase is the one for which it takes longest.
+    """
+    slow: dict[int, tuple[str, LogEvent, float, float]] = {}
+    has_waits = any(is_wait(phase) for phase in times)
+    for phase, by_rank in times.items():
+        took = {rank: one.ms for rank, one in by_rank.items()}
+        late = _find_slow(phase, took)
+        if not late and has_waits:
+            late = _find_slow(phase, took, is_felt=True)
+        if late and are_stages(by_rank, [rank for rank, _ in late]):
+            continue
+        for rank, middle in late:
+            told = by_rank[rank]
+            known = slow.get(rank)
+            is_more = known is None or told.ms - middle > known[2] - known[3]
+            if "table" in told.event.groups:
+                is_more &= is_felt(times, rank, told.ms - middle)
+                is_more &= not has_more_work(view, told.event)
+            if is_more:
+                slow[rank] = phase, told.event, told.ms, middle
+    return slow
 
 
-def _read_lines(view: LogView) -> _Times:
+def _read_lines(view: LogView) -> Times:
     """Return the middle of the times that ranks print for each phase, each in a line of its own.
 
     Lines that have the times of several ranks count as if each had printed its own.
     """
-    found: dict[str, dict[int, list[_Told]]] = {}
+    found: dict[str, dict[int, list[Told]]] = {}
     if list_uneven(view):
         return {}  # who takes longer has more to do
     for event in view.list_signatures("progress.phases"):
         for phase, rank, ms in _read_times(event):
-            told = [_Told(ms, event)] * min(event.count, _MOST_COUNTED)
+            told = [Told(ms, event)] * min(event.count, _MOST_COUNTED)
             found.setdefault(phase, {}).setdefault(rank, []).extend(told)
     return {
-        phase: {rank: _find_middle(told) for rank, told in by_rank.items()}
+        phase: {rank: find_middle(told) for rank, told in by_rank.items()}
         for phase, by_rank in found.items()
     }
-
-
-def _find_middle(told: list[_Told]) -> _Told:
-    return sorted(told, key=lambda one: one.ms)[len(told) // 2]
 
 
 def _read_times(event: LogEvent) -> Iterator[tuple[str, int, float]]:
@@ -135,19 +162,28 @@ def _read_times(event: LogEvent) -> Iterator[tuple[str, int, float]]:
         yield name, rank, float(one or other) * _MS.get(unit or its_unit, 1.0)
 
 
-def _find_slow(phase: str, times: Mapping[int, float]) -> list[tuple[int, float]]:
-    """Return the ranks that take longer for work of their own, with the median of all."""
+def _find_slow(
+    phase: str, times: Mapping[int, float], *, is_felt: bool = False
+) -> list[tuple[int, float]]:
+    """Return the ranks that take longer for work of their own, with the median of all.
+
+    Where a table tells that the others wait for them, less is enough, and of more ranks.
+    """
     if not _is_own(phase) or len(times) < _LEAST_RANKS:
         return []
     middle = median(times.values())
-    slow = [rank for rank, ms in times.items() if ms > max(middle * _SLOW, middle + _LEAST_MS)]
+    least = max(middle * (_SLOW_FELT if is_felt else _SLOW), middle + _LEAST_MS)
+    slow = [rank for rank, ms in times.items() if ms > least]
     others = [ms for rank, ms in times.items() if rank not in slow]
     if not slow or not others:
         return []
     # Of what takes next to no time, others may differ widely, and by little beside who is slow.
     excess = min(times[rank] for rank in slow) - middle
-    alike = max(middle * _ALIKE + 1, middle + _NEAR * excess)
-    is_clear = len(slow) <= _MOST_SHARE * len(times) and max(others) <= alike
+    alike = middle + _NEAR * excess
+    if not is_felt:
+        alike = max(middle * _ALIKE + 1, alike)
+    share = _MOST_FELT if is_felt else _MOST_SHARE
+    is_clear = len(slow) <= share * len(times) and max(others) <= alike
     return [(rank, middle) for rank in slow] if is_clear else []
 
 
@@ -169,7 +205,7 @@ def _make_slow(slow: Mapping[int, tuple[str, LogEvent, float, float]], ranks: li
     )
 
 
-def _find_host(slow: set[int], told: Iterable[tuple[int, _Told]]) -> str:
+def _find_host(slow: set[int], told: Iterable[tuple[int, Told]]) -> str:
     """Return the host of which all ranks are slow, and no others; empty where there is none."""
     hosts: dict[str, set[int]] = {}
     for rank, one in told:

@@ -15,6 +15,7 @@ PORT_MARKS = (
     b" physical_state ",
     b" port 1 ==> ",
     b"mlxlink ",
+    b" Gb/sec (",
 )
 _MAX_STRANGERS = 3
 # mlxlink prints its fields in sections.
@@ -34,6 +35,12 @@ _NETDEV = re.compile(rf"^\s{{0,4}}({_CARD}) port (\d{{1,3}}) ==> \S{{1,40}} \((U
 _ASKED = re.compile(rf"\bmlxlink (?:-\S{{1,20}} )?(?:-d|--device) ({_CARD})(?:\s|$)")
 _WIDTH = re.compile(r"^\s{0,4}Width\s{0,40}: (\d{1,2})[xX]\s*$")
 _SPEED = re.compile(r"^\s{0,4}Speed\s{0,40}: (IB-)?\w{2,20}\s*$")
+# A row for each card, as a loop over the files of their rates prints them.
+_RATED = re.compile(
+    rf"^\s{{0,4}}(?:/\S{{0,60}}/)?(?!rate\b)(?P<card>{_CARD}?)(?:/ports/(?P<port>\d{{1,3}})/rate|/(?P<at>\d{{1,3}}))?"
+    r"(?:\s?[:=|]\s{0,8}|\s{1,8})(?:rate:? )?(?P<rate>\d{1,4}(?:\.\d)?) Gb/sec "
+    r"\((?P<lanes>\d{1,2})X\b"
+)
 _PORT = re.compile(r"^\s{0,24}[Pp]ort\s?:?\s{0,8}(\d{1,3}):?\s*$")
 _FIELD = re.compile(r"^\s{0,32}([A-Za-z][A-Za-z _]{2,30}):\s{0,8}(\S.{0,60})?$")
 # Names of fields, by tool, in small letters.
@@ -72,6 +79,11 @@ class PortReader:
         text = line.text
         if is_mark and (match := _ASKED.search(text)):
             self._card, self._port, self._now, self._left = match[1], "1", None, _MAX_ASKED
+        elif is_mark and (match := _RATED.match(_join_file(line))):
+            port = match["port"] or match["at"] or "1"
+            told = {"card": match["card"], "port": port, "state": "active", "physical": ""}
+            told |= {"rate": match["rate"], "lanes": match["lanes"], "layer": ""}
+            yield TabledSeen("table.port", row, line, told)
         elif self._left and (match := _SPEED.match(text)):
             self._is_infiniband = match[1] is not None
         elif self._left and (match := _WIDTH.match(text)):
@@ -116,3 +128,8 @@ class PortReader:
                 self._now |= {"rate": rate[1], "lanes": rate[2]}
         elif name and self._now is not None and value is not None:
             self._now[name] = value[1].lower()
+
+
+def _join_file(line: LogLine) -> str:
+    """Return a line behind the path of its file, which `grep` prints before it."""
+    return f"{line.owner}:{line.text}" if line.owner[:1] == "/" else line.text

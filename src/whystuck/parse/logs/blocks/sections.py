@@ -31,6 +31,10 @@ _STATE = re.compile(
     r"|(?:Max|Current)\s{2,40}: |[a-z]\w{1,30} port \d{1,2} ==> |\d{1,3}, |State:\t[A-Z] \("
     # what mlxlink tells of a link
     r"|Width {4,40}: "
+    # counters of a cgroup
+    r"|nr_(?:periods|throttled) \d"
+    # rates of cards
+    r"|(?:/\S{0,60}/)?(?:[a-z]\S{1,40}(?:\s?[:=]\s{0,8}|\s{1,8}))?\d{1,4} Gb/sec \("
     # a row of the list of nvidia-smi
     r"|\|\s{1,4}\d{1,3}\s{2,4}[A-Z])"
     # a row of the log that the controller of a host keeps
@@ -41,7 +45,7 @@ _HOST = rf"{NO_COUNT}(?=[\w.]*[\d-])[A-Za-z][\w.-]{{1,62}}|(?:\d{{1,3}}\.){{3}}\
 # What shows the state of the host that it runs on.
 _LOOK = re.compile(
     r"(?:sudo )?(?:dmesg|journalctl|ibstat|ibstatus|mlxlink|lspci|systemctl|nvidia-smi|rocm-smi"
-    r"|\w{1,10} .{0,200}/var/log/)"
+    r"|\w{1,10} .{0,200}(?:/var/log/|/sys/fs/cgroup/|/sys/class/infiniband/))"
 )
 _WORDS = r"(?:dmesg|journalctl|kernel|kern\.log|syslog|/var/log/messages)"
 _OF = r"\b(?:on|from|of|host|node|machine):? [`'\"]?"
@@ -50,6 +54,7 @@ _HEAD = re.compile(
     # A shell that runs a command elsewhere.
     rf"^{_FAR}\b(?:ssh|pdsh -w|clush -w|srun -w) (?:-\S{{1,40}} )?(?:\w{{1,40}}@)?"
     rf"(?P<ssh>{_HOST})\b.*$"
+    rf"|^{_FAR}\b(?:kubectl|oc) exec (?:-\S{{1,40}} )?(?P<exec>{_HOST})(?: .*)?$"
     # dshbak and clush, with hosts that say the same in one list
     r"|^-{4,80}\n(?P<dsh>\S{1,200})(?: \(\d{1,6}\))?\n-{4,80}$"
     rf"|^[=#*<>-]{{2,12}} ?(?P<fence>{_HOST}):? ?[=#*<>-]{{0,12}}$"
@@ -60,6 +65,7 @@ _HEAD = re.compile(
     rf"|^{_FAR}\b{_WORDS}\b{_FAR}{_OF}(?P<told>{_HOST})\b.*$",
     re.MULTILINE,
 )
+_ANY_HOST = ("ssh", "exec", "fence", "said", "told")
 _DESCRIBED = re.compile(
     r"\bkubectl\b.{0,200}? describe (?:pods?[ /])(?P<pod>[a-z0-9][\w.-]{0,200})"
     r"|^Name: +(?P<name>\S{1,200})$",
@@ -147,7 +153,7 @@ def _find_host(above: str, host: str) -> str:
         elif told["dsh"]:
             host = told["dsh"] if re.fullmatch(_HOST, told["dsh"]) else ""
         else:
-            host = next(told[name] for name in ("ssh", "fence", "said", "told") if told[name])
+            host = next(told[name] for name in _ANY_HOST if told[name])
             host = "" if is_file(host) else host
     return host
 

@@ -28,7 +28,7 @@ _SHOWN = re.compile(
 # What makes another one the one that the sentence is about.
 _OTHERS = re.compile(
     r"\b(?:not|but|except|unlike|than|to|with|without|besides|local|talk\w*|wait\w*|that|which|what"
-    r"|ranks?|(?:and|or|,|/|-) ?\d)\b",
+    r"|ranks?|(?:and|or|,|/|(?<![a-z])-) ?\d)\b",
     re.IGNORECASE,
 )
 _TALK = re.compile(r"\b(?:from|by|for|of)\b", re.IGNORECASE)
