@@ -130,3 +130,24 @@ def test_rank_that_moved_to_another_pod_is_not_told(tmp_path: Path) -> None:
 )
 def test_sentences_seat_nobody(text: str) -> None:
     assert read_log(text.encode()).facts.seats == {}
+
+
+CADVISOR = 'container_cpu_cfs_{0}_total{{container="main",namespace="ml",pod="job-w-{1}"}} {2}'
+
+
+def test_counters_of_prometheus_are_those_of_their_pod(tmp_path: Path) -> None:
+    told = [CADVISOR.format("periods", pod, 50200 + pod) for pod in range(4)]
+    told += [
+        CADVISOR.format("throttled_periods", pod, 49120 if pod == HELD else pod) for pod in range(4)
+    ]
+    finding = first_of(say(tmp_path, *STEPS, *told))
+
+    assert (finding.code, finding.culprits.ranks) == ("S306", [HELD])
+
+
+def test_ranks_of_a_host_are_those_that_a_sentence_tells(tmp_path: Path) -> None:
+    show = "root@n{0}:~# docker exec train cat /sys/fs/cgroup/cpu/cpu.stat"
+    told = [line for host in (1, 2) for line in (show.format(host), *stat(host))]
+    finding = first_of(say(tmp_path, "n1 has ranks 0-3, n2 has ranks 4-7", *told))
+
+    assert (finding.culprits.ranks, finding.culprits.nodes) == ([4, 5, 6, 7], ["n2"])

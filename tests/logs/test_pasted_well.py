@@ -19,6 +19,7 @@ PASSED = [
     "elastic.agent.server.api: [INFO] Local worker group finished (WorkerState.SUCCEEDED).",
     "PyTorchJob bert/train-7 is successfully completed",
     "JobState=COMPLETED Reason=None",
+    "[2026-11-14 02:17:12,551] [INFO] [launch.py:351:main] Process 88311 exits successfully.",
 ]
 RAISED = ["Traceback (most recent call last):", '  File "/w/a.py", line 3, in f', "KeyError: 'x'"]
 
@@ -129,6 +130,24 @@ def test_job_that_is_done_and_ended_with_0_is_healthy(
 )
 def test_status_that_does_not_tell_calls_no_job_well(tmp_path: Path, lines: list[str]) -> None:
     assert say(tmp_path, *WARNED, *STEPS, *lines).verdict is not Verdict.HEALTHY
+
+
+@pytest.mark.parametrize(
+    ("end", "is_well"),
+    [
+        ("torchrun exited with code 0", True),
+        ("train.py: exit status 0", True),
+        ("torchrun exited with code 1", False),
+        ("exit code 0", False),
+        ("tee exited with 0", False),
+    ],
+)
+def test_program_that_ended_with_0_behind_its_steps_is_well(
+    tmp_path: Path, end: str, *, is_well: bool
+) -> None:
+    report = say(tmp_path, *STEPS, end)
+
+    assert (report.verdict is Verdict.HEALTHY) is is_well
 
 
 @pytest.mark.parametrize("said", ["is it hung??", "it just hangs at step 0, I killed it twice"])

@@ -138,7 +138,7 @@ def explain_health(scene: Scene) -> str:
     evidence, view = scene.evidence, scene.story.view
     if ended := find_ended(evidence, view):
         place = f"{ended.artifact} row {ended.row}"
-        return f"its program says that it is done, and that it ended with 0 stands in {place}"
+        return f"its program ended with 0, as stands in {place}"
     if answered := find_answered(evidence, view):
         place = f"{answered.artifact} row {answered.row}"
         return f"its steps came at one pace, and NCCL RAS told of no error after them, in {place}"

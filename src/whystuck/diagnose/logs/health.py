@@ -9,6 +9,12 @@ from whystuck.evidence.logs.lines import LogEvent
 from whystuck.evidence.model import Evidence
 
 _WELL = ("RUNNING", "OK")
+# Who says with which status it ended names the program.
+_PROGRAM = re.compile(
+    r"\b(?:torchrun|accelerate|deepspeed|python3?|srun|mpirun|sbatch|\w{1,40}\.(?:py|sh)|train\w*|job"
+    r"|script|run|program)\b",
+    re.IGNORECASE,
+)
 # A sentence about a status is no status.
 _DOUBT = re.compile(
     r"\?|\b(?:expect\w*|should|would|wants?|waits?|never|not?|without|if|until|n't)\b",
@@ -24,6 +30,7 @@ def find_ended(evidence: Evidence, view: LogView) -> LogEvent | None:
     line. A program that ended did not hang, whatever was said above; but it may have been slow.
     """
     done = max((one.row for one in view.list_signatures("job.done")), default=0)
+    done = done or _find_end_of_steps(evidence, view)
     asked = [
         one
         for one in view.list_signatures("shell.status", "job.status")
@@ -39,6 +46,13 @@ def find_ended(evidence: Evidence, view: LogView) -> LogEvent | None:
         return None
     is_well = bool(asked) and all(one.groups["status"] == "0" for one in asked)
     return asked[0] if is_well else None
+
+
+def _find_end_of_steps(evidence: Evidence, view: LogView) -> int:
+    """Find the last steps above a line that says with which status the program itself ended."""
+    named = [one for one in view.list_signatures("job.status") if _PROGRAM.search(one.text)]
+    steps = evidence.logs.files[0].steps_since if len(evidence.logs.files) == 1 else 0
+    return steps if named and steps else 0
 
 
 def find_answered(evidence: Evidence, view: LogView) -> LogEvent | None:

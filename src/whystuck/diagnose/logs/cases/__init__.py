@@ -51,6 +51,7 @@ from whystuck.diagnose.logs.cases.reducer import make_reducer_errors
 from whystuck.diagnose.logs.cases.rendezvous import make_rendezvous
 from whystuck.diagnose.logs.cases.saves import make_slow_saves
 from whystuck.diagnose.logs.cases.serial_saves import make_serial_saves
+from whystuck.diagnose.logs.cases.slow_hosts import make_slow_hosts
 from whystuck.diagnose.logs.cases.slow_storage import make_slow_storage
 from whystuck.diagnose.logs.cases.slow_tables import make_starved, make_throttled
 from whystuck.diagnose.logs.cases.stale_files import make_stale_files
@@ -124,6 +125,7 @@ MAKERS: tuple[Maker, ...] = (
     make_lost,
     make_pauses,
     make_stragglers,
+    make_slow_hosts,
     make_uneven_work,
     make_extremes,
     make_starved,

@@ -8,7 +8,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from whystuck.diagnose.logs.cases.stragglers import find_slow_ranks
-from whystuck.diagnose.logs.view import LogView
+from whystuck.diagnose.logs.view import LogView, is_same_host
 from whystuck.evidence.logs.lines import LogEvent
 from whystuck.evidence.ranks import MAX_RANK
 
@@ -31,7 +31,7 @@ def find_quota_owner(view: LogView, event: LogEvent) -> QuotaOwner:
     owner = view.find_rank_of_pid(event.pid, event.node) if event.pid else None
     if owner is not None:
         return QuotaOwner(event.node, (owner,))
-    return _make_owner(view, event.node)
+    return _make_owner(view, event.groups.get("pod") or event.node)
 
 
 def read_row_owner(view: LogView, row: LogEvent) -> QuotaOwner:
@@ -43,6 +43,13 @@ def read_row_owner(view: LogView, row: LogEvent) -> QuotaOwner:
 
 def _make_owner(view: LogView, node: str) -> QuotaOwner:
     told = {rank for file in view.files for rank in file.seats.get(node, ())}
+    # Sentences tell the ranks of a host in the order of its devices.
+    told |= {
+        rank
+        for file in view.files
+        for (host, _), rank in file.rank_by_device.items()
+        if host and is_same_host(host, node)
+    }
     # A rank that lines put on two hosts is on neither.
     doubted = {
         rank

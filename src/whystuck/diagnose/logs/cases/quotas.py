@@ -88,12 +88,12 @@ def _list_pairs(view: LogView) -> Iterator[dict[str, LogEvent]]:
     pairs: dict[tuple[str, str, int], dict[str, LogEvent]] = {}
     last: LogEvent | None = None
     for event in view.list_signatures("cgroup.throttle"):
-        key = event.artifact, event.node, event.rank
-        told = {match[1]: event for match in _COUNTS.finditer(event.text)}
+        key = event.artifact, event.groups.get("pod") or event.node, event.rank
+        told = dict.fromkeys(_read_counts(event), event)
         pair = pairs.setdefault(key, {})
         # Of nobody known, what does not stand next to each other is of two groups.
         is_near = last is not None and event.row - last.row <= _MOST_APART
-        is_own = event.node or event.rank >= 0 or is_near
+        is_own = key[1] or event.rank >= 0 or is_near
         if told.keys() & pair.keys() or not is_own:
             yield pair
             pair = pairs[key] = {}
@@ -106,15 +106,21 @@ def _count(view: LogView, pair: dict[str, LogEvent]) -> _Count | None:
     """Read the counters of one group, None where one is missing or it hardly ran."""
     if not {"periods", "throttled"} <= pair.keys():
         return None
-    counts = {
-        what: int(count) for event in pair.values() for what, count in _COUNTS.findall(event.text)
-    }
+    counts = _read_counts(pair["periods"]) | _read_counts(pair["throttled"])
     periods = counts["periods"]
     if periods < _LEAST_PERIODS:
         return None
     told = pair["throttled"], pair["periods"]
     lines = told if told[0] is not told[1] else told[:1]
     return _Count(counts["throttled"] / periods, lines, find_quota_owner(view, told[0]))
+
+
+def _read_counts(event: LogEvent) -> dict[str, int]:
+    """Read the counters in a line: of `cpu.stat`, or as cAdvisor gives them to Prometheus."""
+    if which := event.groups.get("of"):
+        what = "throttled" if "throttled" in which else "periods"
+        return {what: int(event.groups["number"])}
+    return {what: int(count) for what, count in _COUNTS.findall(event.text)}
 
 
 def _list_rows(view: LogView) -> list[_Count]:

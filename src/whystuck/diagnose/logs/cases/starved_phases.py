@@ -51,6 +51,8 @@ _PAIR = re.compile(
     r"\b(?P<name>[A-Za-z][A-Za-z_-]{1,30}(?: (?:time|wait|load|loading))?)\s{0,2}[:=]?\s{0,3}"
     r"(?P<value>\d{1,9}\.\d{1,6}|\d{1,9}(?= ?(?:ms|us)\b))\s?(?P<unit>ms|us|s)?(?![\w.])"
 )
+# `6.91 s/it (data 6.08 s)`
+_EACH = re.compile(r"(?<![\w.])(\d{1,9}(?:\.\d{1,6})?) ?(ms|s)/(?:it|iter|iteration|step|batch)\b")
 _SAID = re.compile(r"\brank[ _=:#]{0,2}(\d{1,7})\b", re.IGNORECASE)
 _MS = {"s": 1000.0, "us": 0.001}
 
@@ -193,8 +195,9 @@ def _find_rank(event: LogEvent) -> int:
 
 def _read_line(event: LogEvent) -> _Report | None:
     """Read the wait for data in a line, and the step: told as a whole, or as the sum of phases."""
-    data = whole = parts = 0.0
-    has_unit = False
+    each = _EACH.search(event.text)
+    whole = float(each[1]) * _MS.get(each[2], 1.0) if each else 0.0
+    data, parts, has_unit = 0.0, 0.0, each is not None
     for pair in _PAIR.finditer(event.text):
         name, unit = pair["name"], pair["unit"] or ""
         value = float(pair["value"]) * _MS.get(unit, 1.0)

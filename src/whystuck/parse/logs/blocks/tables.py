@@ -9,6 +9,7 @@ from whystuck.parse.logs.blocks.device_rows import DEVICE_MARKS, DeviceReader
 from whystuck.parse.logs.blocks.device_tables import CLOCK_MARKS, DeviceTableReader
 from whystuck.parse.logs.blocks.exit_status import STATUS_MARKS, StatusReader
 from whystuck.parse.logs.blocks.file_sizes import SIZE_MARKS, SizeReader
+from whystuck.parse.logs.blocks.host_times import HOST_MARKS, HostTimeReader
 from whystuck.parse.logs.blocks.kernel_waits import WAIT_MARKS, WaitReader
 from whystuck.parse.logs.blocks.limit_rows import LIMIT_MARKS, LimitReader
 from whystuck.parse.logs.blocks.pair_matrix import MATRIX_MARKS, MatrixReader
@@ -47,6 +48,7 @@ TABLE_MARKS = (
     *POWER_MARKS,
     *STORAGE_MARKS,
     *GROUP_MARKS,
+    *HOST_MARKS,
     *FORMULA_MARKS,
     *COUNTER_MARKS,
 )
@@ -74,6 +76,7 @@ class TableReader:
             PowerReader(),
             StorageReader(),
             GroupReader(),
+            HostTimeReader(),
             FormulaReader(),
             CounterReader(),
         )
