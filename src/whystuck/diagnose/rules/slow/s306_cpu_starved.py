@@ -47,10 +47,10 @@ class CpuStarved(Rule):
     that went on three times, is named: something sends it SIGSTOP and SIGCONT in turns
     (`stopped_share`), such as a tool that limits processor time or suspends jobs.
 
-    Of texts, `nr_throttled` of `cpu.stat`, where it is a quarter of `nr_periods` and more. Whose
-    counters these are is told by the name that stands before or above them (`== train-2`,
-    `kubectl exec train-2 -- cat ...`, `rank 3:`), and the ranks of a pod or host by lines that name
-    both (`train-3  rank=3  step=2200`).
+    Of texts, `nr_throttled` of `cpu.stat`, or the same of cAdvisor, where it is a quarter of
+    `nr_periods` and more. Whose counters these are is told by the name that stands before or above
+    them (`== train-2`, `kubectl exec train-2 -- cat ...`, `rank 3:`), and the ranks of a pod or
+    host by lines that name both (`train-3  rank=3  step=2200`).
 
     ## False alarms
 
