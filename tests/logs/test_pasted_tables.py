@@ -118,6 +118,14 @@ def test_one_of_three_hosts_for_which_the_others_wait(tmp_path: Path) -> None:
     assert blames_nobody(say(tmp_path, *write_hosts("ice2", 3.0, 54.0)))
 
 
+@pytest.mark.parametrize("form", ["{0}-{1}", "r{0}-r{1}", "{0}..{1}", "ranks {0} to {1}"])
+def test_rows_of_several_ranks_that_are_alike(tmp_path: Path, form: str) -> None:
+    head = ["Rank", "fwd+bwd (ms)", "optimizer (ms)", "wait for others (ms)"]
+    rows = [[form.format(0, 14), "612 +- 4", "31 +- 1", "188 +- 6"], ["15", "801", "31", "2"]]
+    rows.append([form.format(16, 31), "613 +- 5", "31 +- 1", "187 +- 5"])
+    assert first_of(say(tmp_path, *draw_blanks(head, rows))).culprits.ranks == [15]
+
+
 def test_rank_need_not_stand_first(tmp_path: Path) -> None:
     head, rows = write_times(list_times(3))
     swap = [[row[1], row[0], *row[2:]] for row in (head, *rows)]
@@ -293,6 +301,12 @@ def test_row_for_each_tensor(tmp_path: Path) -> None:
     rows.append(["local loss", "1.1", "1.2", "1.1", "1.1"])
     finding = first_of(say(tmp_path, "md5 of each weight tensor", *draw_markdown(head, rows)))
     assert (finding.code, finding.culprits.ranks) == ("V501", [1])
+
+
+def test_row_for_each_step_and_rank(tmp_path: Path) -> None:
+    rows = [[row[0], str(rank), row[1 + rank]] for row in write_sums(4) for rank in range(6)]
+    finding = first_of(say(tmp_path, *draw_csv(["step", "rank", "param_sum"], rows)))
+    assert (finding.culprits.ranks, finding.details["step"]) == ([4], 1500)
 
 
 def test_sum_of_times_is_none_of_weights(tmp_path: Path) -> None:

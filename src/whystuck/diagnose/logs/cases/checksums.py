@@ -20,7 +20,7 @@ _STEP = re.compile(r"\b(?:step|iteration|iter|epoch)[ =:]{1,3}(\d{1,12})\b", re.
 _LEAST = 3
 _TABLE = "table "
 # By so much of them, sums of 32 and of 64 bits may differ by the order of what is added.
-_ORDER_32, _ORDER_64, _DIGITS_32 = 1e-5, 1e-9, 9
+_ORDER_32, _ORDER_64, _DIGITS_32 = 1e-6, 1e-9, 9
 _Sums = dict[int, tuple[str, LogEvent]]
 _MEMBERS = r"(?:workers|ranks|replicas|processes|devices|GPUs|nodes)"
 # A check of the job, or of its framework, that all ranks have the same.
