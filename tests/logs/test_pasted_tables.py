@@ -246,6 +246,24 @@ def test_times_that_follow_the_work(tmp_path: Path, draw: Draw, head: str, cell:
     assert [(one.code, one.culprits.ranks) for one in report.findings] == [("S308", [])]
 
 
+@pytest.mark.parametrize(
+    ("form", "scale"),
+    [
+        ("r{0} {1}/{2:.2f}", 0.001),
+        ("rank{0}={1} tok / {2:.1f} ms", 1.0),
+        ("r{0}: {1}@{2:.3f}s", 0.001),
+    ],
+)
+def test_work_of_all_ranks_in_a_line(tmp_path: Path, form: str, scale: float) -> None:
+    lines = [
+        f"step {88 + at}: "
+        + " ".join(form.format(rank, one, scale * one / 20) for rank, one in enumerate(work))
+        for at, work in enumerate(WORK)
+    ]
+    report = say(tmp_path, "samples per rank and compute time:", *lines)
+    assert [(one.code, one.culprits.ranks) for one in report.findings] == [("S308", [])]
+
+
 def test_one_that_takes_longer_for_its_work_is_no_imbalance(tmp_path: Path) -> None:
     told = write_work([20, 20, 13, 20], "r{0}: tok / ms", "{0} / {1:.0f}")
     assert "S308" not in [one.code for one in say(tmp_path, *draw_bars(*told)).findings]

@@ -246,7 +246,8 @@ class RankTableReader:
             return {"work": f"{value[0]:.0f}"}
         if name.kind == "time" and "took" not in known and _is_of_work(name.text):
             ms = name.scale or scale or find_scale(value[1]) or self._said.scale
-            return {"took": str(value[0] * (ms or 1.0)), "phase": name.text or self._said.phase}
+            told = {"took": str(value[0] * (ms or 1.0)), "phase": name.text or self._said.phase}
+            return told if ms else told | {"bare": told["took"]}
         return {}
 
     def _make_time(self, name: Name, part: str, scale: float) -> dict[str, str]:

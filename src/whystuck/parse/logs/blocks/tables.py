@@ -22,6 +22,7 @@ from whystuck.parse.logs.blocks.rank_times import TIME_MARKS, TimeReader
 from whystuck.parse.logs.blocks.rank_values import VALUE_MARKS, ValueReader
 from whystuck.parse.logs.blocks.recorder_rows import RECORDER_MARKS, RecorderReader
 from whystuck.parse.logs.blocks.tabled import RowReader, TabledSeen
+from whystuck.parse.logs.blocks.work_cells import WORK_MARKS, WorkReader
 from whystuck.parse.logs.lines import LogLine
 
 # One of them is in the first line of each table, or in each line that says something alone.
@@ -43,6 +44,7 @@ TABLE_MARKS = (
     *STATUS_MARKS,
     *FORMULA_MARKS,
     *COUNTER_MARKS,
+    *WORK_MARKS,
 )
 
 
@@ -67,6 +69,7 @@ class TableReader:
             StatusReader(),
             FormulaReader(),
             CounterReader(),
+            WorkReader(),
         )
 
     @property
