@@ -153,6 +153,14 @@ def test_rows_that_tell_nothing(
     assert blames_nobody(report)
 
 
+@pytest.mark.parametrize(
+    "said",
+    ["first iteration incl. compile (ms)", "memory in GB", "timings of the warmup steps", "GiB:"],
+)
+def test_tables_of_other_things(tmp_path: Path, said: str) -> None:
+    assert blames_nobody(say(tmp_path, said, *draw_markdown(*write_times(list_times(5)))))
+
+
 def test_numbers_of_devices_of_several_hosts_are_no_ranks(tmp_path: Path) -> None:
     head, rows = write_times(list_times(5), name="gpu{0}", head="gpu")
     again = [[row[0], "other", *row[2:]] for row in write_times(list_times(), name="gpu{0}")[1]]
@@ -330,6 +338,11 @@ def test_row_for_each_step_and_rank(tmp_path: Path) -> None:
 def test_sum_of_times_is_none_of_weights(tmp_path: Path) -> None:
     rows = [[f"r{rank}", "3.0", "61.0", "64.0" if rank != 2 else "64.1"] for rank in range(6)]
     assert blames_nobody(say(tmp_path, *draw_markdown(["rank", "data", "fwd", "sum"], rows)))
+
+
+def test_ranks_without_weights_are_no_others(tmp_path: Path) -> None:
+    rows = [[str(rank), "8f1c22d0" if rank == 0 else "00000000"] for rank in range(6)]
+    assert blames_nobody(say(tmp_path, *draw_markdown(["rank", "model_hash"], rows)))
 
 
 def test_stages_of_a_pipeline_have_work_of_their_own(tmp_path: Path) -> None:

@@ -45,7 +45,8 @@ def make_checksums(view: LogView) -> Iterator[Case]:
         sums = Counter(value for value, _ in told.values())
         common, most = sums.most_common(1)[0]
         odd = sorted(rank for rank, (value, _) in told.items() if value != common)
-        if len(told) < _LEAST or not odd or 2 * most <= len(told):
+        is_empty = not common.strip("0x.")  # ranks that have none of it
+        if len(told) < _LEAST or not odd or 2 * most <= len(told) or is_empty:
             continue
         event = told[odd[0]][1]
         step = event.groups.get("step") or _find_step(event) if name.startswith(_TABLE) else name

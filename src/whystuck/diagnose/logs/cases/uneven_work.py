@@ -66,7 +66,7 @@ def make_uneven_work(view: LogView) -> Iterator[Case]:
         summary=f"ranks have unequal work: the time of a step follows how much a rank has to do, "
         f"up to {worst.ms:.0f} ms for {worst.work} where the median is {middle:.0f} ms; no rank is "
         f"slow ({name_ranks(slowest)} {'was' if len(slowest) == 1 else 'were'} last in "
-        f"{len(rounds)} steps)",
+        f"{len(rounds)} step{'s' * (len(rounds) > 1)})",
         tier=NOTE,
         lines=tuple(each.event for each in last[:_MAX_LINES]),
         time=find_time([each.event for each in told]),

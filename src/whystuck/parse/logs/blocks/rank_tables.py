@@ -21,6 +21,7 @@ from whystuck.parse.logs.blocks.column_names import (
     is_sum,
     read_name,
     tells_many_hosts,
+    tells_no_times,
     tells_sums,
 )
 from whystuck.parse.logs.blocks.rank_heads import (
@@ -80,17 +81,23 @@ class _Said:
         phase: Of what they are.
         has_sums: Whether it has sums over what all ranks have alike.
         has_hosts: Whether the job has several hosts.
+        has_times: Whether it may have times of usual steps.
     """
 
     scale: float = 0.0
     phase: str = ""
     has_sums: bool = False
     has_hosts: bool = False
+    has_times: bool = True
 
 
 def _read_above(above: Sequence[str]) -> _Said:
     return _Said(
-        find_said_scale(above), find_said_phase(above), tells_sums(above), tells_many_hosts(above)
+        scale=find_said_scale(above),
+        phase=find_said_phase(above),
+        has_sums=tells_sums(above),
+        has_hosts=tells_many_hosts(above),
+        has_times=not tells_no_times(above),
     )
 
 
@@ -254,7 +261,7 @@ class RankTableReader:
         """Return the groups of the time in a cell, none where it is no time."""
         value = cells.read_value(part)
         is_time = name.kind == "time" or (name.kind == "step" and "." in part)
-        if value is None or not is_time:
+        if value is None or not is_time or not self._said.has_times:
             return {}
         phase = name.text or self._said.phase
         ms = name.scale or scale or find_scale(value[1]) or self._said.scale
