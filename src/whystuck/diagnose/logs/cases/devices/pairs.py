@@ -67,7 +67,7 @@ def _make_pair(row: LogEvent, usual: float) -> Case:
             "pair": [],
             "from": -1,
             "to": -1,
-            "ends": ends,
+            "ends": [],
             "direction": "",
             "interface": "",
             "step": -1,
