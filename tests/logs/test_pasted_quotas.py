@@ -94,3 +94,12 @@ def test_table_of_counters(
 
     assert (finding.code, finding.culprits.ranks) == ("S306", ranks)
     assert finding.culprits.nodes == ([] if ranks else ["train-2"])
+
+
+def test_both_counters_in_a_line(tmp_path: Path) -> None:
+    rows = [
+        f"{place}: nr_periods 30120 nr_throttled {29817 if at == 1 else 22}"
+        for at, place in enumerate(PLACES)
+    ]
+    finding = first_of(say(tmp_path, "rank = 2*pod + local_rank", *rows))
+    assert (finding.culprits.nodes, finding.culprits.ranks) == (["train-1"], [2, 3])

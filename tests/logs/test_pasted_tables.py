@@ -118,6 +118,14 @@ def test_one_of_three_hosts_for_which_the_others_wait(tmp_path: Path) -> None:
     assert blames_nobody(say(tmp_path, *write_hosts("ice2", 3.0, 54.0)))
 
 
+@pytest.mark.parametrize("form", ["{0}-{1}", "r{0}-r{1}", "{0}..{1}", "ranks {0} to {1}"])
+def test_rows_of_several_ranks_that_are_alike(tmp_path: Path, form: str) -> None:
+    head = ["Rank", "fwd+bwd (ms)", "optimizer (ms)", "wait for others (ms)"]
+    rows = [[form.format(0, 14), "612 +- 4", "31 +- 1", "188 +- 6"], ["15", "801", "31", "2"]]
+    rows.append([form.format(16, 31), "613 +- 5", "31 +- 1", "187 +- 5"])
+    assert first_of(say(tmp_path, *draw_blanks(head, rows))).culprits.ranks == [15]
+
+
 def test_rank_need_not_stand_first(tmp_path: Path) -> None:
     head, rows = write_times(list_times(3))
     swap = [[row[1], row[0], *row[2:]] for row in (head, *rows)]
@@ -143,6 +151,14 @@ def test_rows_that_tell_nothing(
     head, rows = write_times(table)
     report = say(tmp_path, *draw([change.get(cell, cell) for cell in head], rows))
     assert blames_nobody(report)
+
+
+@pytest.mark.parametrize(
+    "said",
+    ["first iteration incl. compile (ms)", "memory in GB", "timings of the warmup steps", "GiB:"],
+)
+def test_tables_of_other_things(tmp_path: Path, said: str) -> None:
+    assert blames_nobody(say(tmp_path, said, *draw_markdown(*write_times(list_times(5)))))
 
 
 def test_numbers_of_devices_of_several_hosts_are_no_ranks(tmp_path: Path) -> None:
@@ -238,6 +254,24 @@ def test_times_that_follow_the_work(tmp_path: Path, draw: Draw, head: str, cell:
     assert [(one.code, one.culprits.ranks) for one in report.findings] == [("S308", [])]
 
 
+@pytest.mark.parametrize(
+    ("form", "scale"),
+    [
+        ("r{0} {1}/{2:.2f}", 0.001),
+        ("rank{0}={1} tok / {2:.1f} ms", 1.0),
+        ("r{0}: {1}@{2:.3f}s", 0.001),
+    ],
+)
+def test_work_of_all_ranks_in_a_line(tmp_path: Path, form: str, scale: float) -> None:
+    lines = [
+        f"step {88 + at}: "
+        + " ".join(form.format(rank, one, scale * one / 20) for rank, one in enumerate(work))
+        for at, work in enumerate(WORK)
+    ]
+    report = say(tmp_path, "samples per rank and compute time:", *lines)
+    assert [(one.code, one.culprits.ranks) for one in report.findings] == [("S308", [])]
+
+
 def test_one_that_takes_longer_for_its_work_is_no_imbalance(tmp_path: Path) -> None:
     told = write_work([20, 20, 13, 20], "r{0}: tok / ms", "{0} / {1:.0f}")
     assert "S308" not in [one.code for one in say(tmp_path, *draw_bars(*told)).findings]
@@ -295,9 +329,20 @@ def test_row_for_each_tensor(tmp_path: Path) -> None:
     assert (finding.code, finding.culprits.ranks) == ("V501", [1])
 
 
+def test_row_for_each_step_and_rank(tmp_path: Path) -> None:
+    rows = [[row[0], str(rank), row[1 + rank]] for row in write_sums(4) for rank in range(6)]
+    finding = first_of(say(tmp_path, *draw_csv(["step", "rank", "param_sum"], rows)))
+    assert (finding.culprits.ranks, finding.details["step"]) == ([4], 1500)
+
+
 def test_sum_of_times_is_none_of_weights(tmp_path: Path) -> None:
     rows = [[f"r{rank}", "3.0", "61.0", "64.0" if rank != 2 else "64.1"] for rank in range(6)]
     assert blames_nobody(say(tmp_path, *draw_markdown(["rank", "data", "fwd", "sum"], rows)))
+
+
+def test_ranks_without_weights_are_no_others(tmp_path: Path) -> None:
+    rows = [[str(rank), "8f1c22d0" if rank == 0 else "00000000"] for rank in range(6)]
+    assert blames_nobody(say(tmp_path, *draw_markdown(["rank", "model_hash"], rows)))
 
 
 def test_stages_of_a_pipeline_have_work_of_their_own(tmp_path: Path) -> None:

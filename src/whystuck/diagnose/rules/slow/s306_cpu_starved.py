@@ -49,8 +49,10 @@ class CpuStarved(Rule):
 
     Of texts, `nr_throttled` of `cpu.stat`, or the same of cAdvisor, where it is a quarter of
     `nr_periods` and more. Whose counters these are is told by the name that stands before or above
-    them (`== train-2`, `kubectl exec train-2 -- cat ...`, `rank 3:`), and the ranks of a pod or
-    host by lines that name both (`train-3  rank=3  step=2200`).
+    them (`== train-2`, `kubectl exec train-2 -- cat ...`, `rank 3:`), unless all that are shown are
+    held up. The ranks of a pod or host are named where the text tells them: by lines that name both
+    (`train-3  rank=3  step=2200`), by a sentence such as `rank = 2*pod + local`, or as those that
+    are slow in a table of times are just those of the pod by its place in the list.
 
     ## False alarms
 

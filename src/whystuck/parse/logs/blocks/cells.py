@@ -35,6 +35,10 @@ _NAMED = re.compile(
     re.IGNORECASE,
 )
 _NUMBER = re.compile(r"[\[(]?#?(\d{1,7})[\])]?:?")
+_RANGE = re.compile(
+    r"(?:ranks?|r)? ?(\d{1,7}) ?(?:-|\u2013|\.{2,3}|to) ?(?:rank|r)?(\d{1,7})", re.IGNORECASE
+)
+_MOST_IN_RANGE = 1024
 _HEAD = re.compile(
     rf"(?P<word>(?:{_WORDS})(?:[ _]?(?:id|idx|no|#))?s?)|(?P<device>(?:{_DEVICES})"
     r"(?:[ _]?(?:id|idx|index|#))?s?)",
@@ -106,6 +110,15 @@ def read_number(cell: str) -> int:
         return -1 if owner.rest else owner.rank
     match = _NUMBER.fullmatch(cell)
     return int(match[1]) if match and int(match[1]) <= MAX_RANK else -1
+
+
+def list_numbers(cell: str) -> range:
+    """Return the ranks of a cell in a column of ranks, which may tell of several: ``0-14``."""
+    if (match := _RANGE.fullmatch(cell)) and int(match[2]) <= MAX_RANK:
+        numbers = range(int(match[1]), int(match[2]) + 1)
+        return numbers if 0 < len(numbers) <= _MOST_IN_RANGE else range(0)
+    number = read_number(cell)
+    return range(number, number + 1) if number >= 0 else range(0)
 
 
 def read_head(cell: str) -> str:

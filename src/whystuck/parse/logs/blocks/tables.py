@@ -26,6 +26,7 @@ from whystuck.parse.logs.blocks.ras_groups import GROUP_MARKS, GroupReader
 from whystuck.parse.logs.blocks.recorder_rows import RECORDER_MARKS, RecorderReader
 from whystuck.parse.logs.blocks.storage_rows import STORAGE_MARKS, StorageReader
 from whystuck.parse.logs.blocks.tabled import RowReader, TabledSeen
+from whystuck.parse.logs.blocks.work_cells import WORK_MARKS, WorkReader
 from whystuck.parse.logs.lines import LogLine
 
 # One of them is in the first line of each table, or in each line that says something alone.
@@ -51,6 +52,7 @@ TABLE_MARKS = (
     *HOST_MARKS,
     *FORMULA_MARKS,
     *COUNTER_MARKS,
+    *WORK_MARKS,
 )
 
 
@@ -79,6 +81,7 @@ class TableReader:
             HostTimeReader(),
             FormulaReader(),
             CounterReader(),
+            WorkReader(),
         )
 
     @property
