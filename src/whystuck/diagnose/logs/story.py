@@ -184,7 +184,7 @@ class Story:
         causes = [case for case in self.cases if case.tier < NOTE]
         known = self._choose_supported(causes)
         roots = [case for case in known if not any(self._explains(other, case) for other in known)]
-        roots = _drop_doubted(roots)
+        roots = _fold_witnesses(_drop_doubted(roots))
         if len(roots) > 1:
             roots = _prefer_specific(_prefer_named(self._count_votes(roots)))
         return tuple(roots) if len(roots) < 2 else tuple(_doubt(case) for case in roots)  # noqa: PLR2004
@@ -263,6 +263,22 @@ def _drop_doubted(roots: list[Case]) -> list[Case]:
     """Keep what is likely where anything is; what is only possible explains nothing better."""
     likely = [case for case in roots if case.confidence is not Confidence.POSSIBLE]
     return likely or roots
+
+
+def _fold_witnesses(roots: list[Case]) -> list[Case]:
+    """Make one case of those that tell the same of the same ranks: a kernel and a scheduler do."""
+    found: dict[tuple[str, tuple[int, ...]], Case] = {}
+    kept = list[Case]()
+    for case in roots:
+        key = case.code, case.ranks
+        if not case.ranks:
+            kept.append(case)
+        elif key in found:
+            first = found[key]
+            found[key] = replace(first, lines=(*first.lines, *case.lines[:2]))
+        else:
+            found[key] = case
+    return [*found.values(), *kept]
 
 
 def _prefer_named(roots: list[Case]) -> list[Case]:

@@ -3,30 +3,31 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 from whystuck.evidence.logs.lines import UNKNOWN_RANK, LogFile, LogTime
-from whystuck.evidence.ranks import MAX_RANK
 from whystuck.parse.logs.blocks.ras import list_owners
 from whystuck.parse.logs.exits import ExitSeen
 from whystuck.parse.logs.inferred import InferredRanks
 from whystuck.parse.logs.known_logs import (
     KnownLog,
+    are_ranks,
     find_devices,
     find_own_rank,
     list_ordered,
     list_said_places,
+    list_told,
     take_indices,
     take_locals,
+    world_of,
 )
 from whystuck.parse.logs.launches import Launches, list_failed
 from whystuck.parse.logs.lines import LogLine, parse_line
 from whystuck.parse.logs.log_inputs import LogInput
 from whystuck.parse.logs.members import Members
 from whystuck.parse.logs.names import is_hostlike
-from whystuck.parse.logs.parts import LogPart
 from whystuck.parse.logs.processes import Processes
 from whystuck.parse.logs.times import Anchor, Stamp, place_stamp
 
@@ -50,16 +51,16 @@ class LogIndex:
     def __init__(self, sources: Sequence[LogInput]) -> None:
         """Work out what the logs tell of each other."""
         self.logs = [KnownLog(source) for source in sources]
-        self.world_size = max((_world_of(log.source.part) for log in self.logs), default=0)
+        self.world_size = max((world_of(log.source.part) for log in self.logs), default=0)
         self._launches = Launches(log.source.part for log in self.logs)
-        self._launched = self._launches.find_size(_list_told(self.logs))
+        self._launched = self._launches.find_size(list_told(self.logs))
         self.world_size = self.world_size or self._launched
         self.processes = Processes()
         self._rank_by_local: dict[tuple[str, int], set[int]] = defaultdict(set)
         self._hosts = self._find_hosts()
         for log in self.logs:
             log.kind = log.source.part.facts.find_kind()
-            log.tasks_are_ranks = _are_ranks(log.source.part.facts.rank_by_task)
+            log.tasks_are_ranks = are_ranks(log.source.part.facts.rank_by_task)
             log.node = self._find_node(log)
             log.attempt = log.source.name.attempt or 0
         self._find_ranks()
@@ -144,8 +145,7 @@ class LogIndex:
             return self._inferred.note(local + min(shifts))
         # On the first host, the two are the same.
         is_first = not shifts and not self._inferred.has_other_hosts and self._launches.are_of_one
-        is_first = is_first or 0 in shifts
-        is_first = is_first and self._is_one_node
+        is_first = (is_first or 0 in shifts) and self._is_one_node
         return self._inferred.note(local) if is_first else UNKNOWN_RANK
 
     def _list_locals(self, node: str, log: KnownLog) -> Iterator[tuple[int, int]]:
@@ -237,6 +237,7 @@ class LogIndex:
         )
         for log in self.logs:
             facts = log.source.part.facts
+            self._note_said(log)
             self._note_comms(log, largest)
             self._note_told(log)
             for rank, node in facts.node_by_rank.items():
@@ -248,15 +249,27 @@ class LogIndex:
             for place, ranks in facts.rank_by_place.items():
                 self._rank_by_local[place] |= ranks
             self._note_ends(log)
-            for host, first, last in facts.host_ranks:
-                for rank in range(first, last + 1):
-                    self._rank_by_local[host, rank - first].add(rank)
         self._said_nodes = dict(list_said_places(self.logs))
-        for rank, node in self._said_nodes.items():
-            self._note_node(rank, node)
         self._inferred = InferredRanks(self.logs, self.processes, self.world_size)
         for log in self.logs:
             self._note_guesses(log)
+
+    def _list_said(self, log: KnownLog) -> dict[int, str]:
+        """Return the hosts of ranks, as sentences tell them that name a host that is known."""
+        said = log.source.part.facts.said.host_ranks
+        is_known = any(host in self._hosts for host, *_ in said)
+        return {
+            rank: host
+            for host, first, last in (said if is_known else ())
+            for rank in range(first, last + 1)
+        }
+
+    def _note_said(self, log: KnownLog) -> None:
+        for rank, host in self._list_said(log).items():
+            self._note_node(rank, host)
+        for host, first, last in log.source.part.facts.said.host_ranks:
+            for rank in range(first, last + 1):
+                self._rank_by_local[host, rank - first].add(rank)
 
     def _note_told(self, log: KnownLog) -> None:
         """Take which process is which rank, as ranks, people and NCCL's RAS tell."""
@@ -361,40 +374,27 @@ class LogIndex:
         for seen in part.exits:
             if seen.rank != UNKNOWN_RANK and seen.pid:
                 pids.setdefault(seen.rank, seen.pid)
-        known = (ranks | comms.keys() | set(facts.workers.values())) & self.node_by_rank.keys()
+        known = ranks | comms.keys() | set(facts.workers.values()) | self._list_said(log).keys()
+        known |= facts.node_by_rank.keys()
         return LogFile(
             artifact=source.artifact,
             kind=log.kind,
             rank=log.rank if log.kind == "rank" else UNKNOWN_RANK,
             node=log.node,
-            world_size=_world_of(part) or self._launched * (log.kind not in MACHINES),
+            world_size=world_of(part) or self._launched * (log.kind not in MACHINES),
             size_bytes=part.size,
             first_ns=first.ns if first else 0,
             last_ns=last.ns if last else 0,
             ranks=frozenset(ranks) if log.kind not in MACHINES else frozenset(),
-            node_by_rank={rank: self.node_by_rank[rank] for rank in known},
-            bus_by_rank={rank: comm.bus for rank, (_, comm) in comms.items()},
+            node_by_rank={one: self.node_by_rank[one] for one in known & self.node_by_rank.keys()},
+            bus_by_rank=facts.said.find_buses()
+            | {rank: comm.bus for rank, (_, comm) in comms.items()},
             pid_by_rank=pids,
             rank_by_device=find_devices(log),
+            worker_shift=facts.said.find_shift(),
             loss_ranks=frozenset(facts.losses.keys() - {UNKNOWN_RANK}),
             hosts=frozenset(facts.nodes),
             goes_on=facts.pace.goes_on,
             steps_since=facts.pace.since,
+            groups={name: frozenset(sets) for name, sets in facts.said.groups.items()},
         )
-
-
-def _list_told(logs: Sequence[KnownLog]) -> Iterator[int]:
-    """Yield the ranks that logs name."""
-    for log in logs:
-        yield from log.source.part.facts.ranks
-        yield from (seen.rank for seen in log.source.part.exits)
-
-
-def _world_of(part: LogPart) -> int:
-    comms = part.facts.comms.values()
-    sizes = [part.facts.world_size, *(comm.size for comm in comms)]
-    return max((size for size in sizes if size <= MAX_RANK + 1), default=0)
-
-
-def _are_ranks(rank_by_task: Mapping[int, set[int]]) -> bool:
-    return all(ranks == {task} for task, ranks in rank_by_task.items())

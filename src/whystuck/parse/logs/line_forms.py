@@ -71,7 +71,10 @@ FORMS = {
     # torch_npu, and CANN in its own log
     "ascend": r"(?:[A-Z]{2,12}\((?P<plog_pid>\d{1,9}),[^)]{1,40}\):|\(PID:(?P<ascend_pid>\d{1,9}), "
     r"Device:-?(?P<ascend_dev>\d{1,4}), RankID:(?P<ascend_rank>-?\d{1,7})\)) ?",
-    "level": r"\[(?:DEBUG|INFO|WARN|WARNING|ERROR|CRITICAL|FATAL)\] ?",
+    "level": r"\[(?:DEBUG|INFO|WARN|WARNING|ERROR|CRITICAL|FATAL)\] ?"
+    # and without brackets before the rank: `ERROR [rank4] text`
+    r"|(?:DEBUG|INFO|WARN|WARNING|ERROR|CRITICAL|FATAL):? {1,3}"
+    r"(?=[\[(<][Rr](?:k|ank)?[ :=_-]?\d{1,6}[\])>])",
     "place": r"\[[\w./-]+\.(?:py|cpp|cc|cu|h|hpp):\d+(?::\w+)?\] ?",
 }
 # How each form may begin: with a bracket, a brace, a bar, a digit, a letter, or a part of a path.
@@ -85,7 +88,7 @@ STARTS = {
     "|": "rank level_field",
     "0": "found captured cri journal iso console gathered slashed kmsg stream task nccl",
     "r": "found console gathered rank stream nccl",
-    "a": "found syslog ctime console gathered facility glog stream here nccl ascend",
+    "a": "found syslog ctime console gathered facility glog stream here nccl ascend level",
     "/": "found stream",
 }
 _PATHS = "./~@+=-"

@@ -34,7 +34,9 @@ from whystuck.diagnose.logs.cases.memory_daemons import make_daemons
 from whystuck.diagnose.logs.cases.memory_pressure import make_memory_pressure
 from whystuck.diagnose.logs.cases.not_ended import make_not_ended
 from whystuck.diagnose.logs.cases.ops.calls import make_calls
+from whystuck.diagnose.logs.cases.ops.counted_calls import make_counted_calls
 from whystuck.diagnose.logs.cases.ops.crossed import make_crossed
+from whystuck.diagnose.logs.cases.ops.departed import make_departed
 from whystuck.diagnose.logs.cases.ops.horovod import make_horovod_mismatch
 from whystuck.diagnose.logs.cases.ops.left_out import make_left_out
 from whystuck.diagnose.logs.cases.ops.mismatch import make_mismatches
@@ -42,6 +44,7 @@ from whystuck.diagnose.logs.cases.ops.missing import make_missing
 from whystuck.diagnose.logs.cases.ops.parted import make_parted
 from whystuck.diagnose.logs.cases.ops.past import make_past
 from whystuck.diagnose.logs.cases.ops.recorder_told import make_recorder_told
+from whystuck.diagnose.logs.cases.ops.told_halves import make_told_halves
 from whystuck.diagnose.logs.cases.ops.transfer_rings import make_transfer_rings
 from whystuck.diagnose.logs.cases.ops.uneven import make_left, make_pauses, make_uneven
 from whystuck.diagnose.logs.cases.ops.wrong_splits import make_wrong_splits
@@ -51,6 +54,7 @@ from whystuck.diagnose.logs.cases.quotas import make_quotas
 from whystuck.diagnose.logs.cases.reducer import make_reducer_errors
 from whystuck.diagnose.logs.cases.rendezvous import make_rendezvous
 from whystuck.diagnose.logs.cases.saves import make_slow_saves
+from whystuck.diagnose.logs.cases.serial_saves import make_serial_saves
 from whystuck.diagnose.logs.cases.shared_memory import make_shared_memory
 from whystuck.diagnose.logs.cases.slow_tables import make_starved, make_throttled
 from whystuck.diagnose.logs.cases.stale_files import make_stale_files
@@ -100,6 +104,7 @@ MAKERS: tuple[Maker, ...] = (
     make_clocks_off,
     make_rendezvous,
     make_slow_saves,
+    make_serial_saves,
     make_busy,
     make_stale_files,
     make_silent_storage,
@@ -112,6 +117,9 @@ MAKERS: tuple[Maker, ...] = (
     make_left_out,
     make_parted,
     make_past,
+    make_departed,
+    make_counted_calls,
+    make_told_halves,
     make_not_ended,
     make_gil_held,
     make_link_speeds,
