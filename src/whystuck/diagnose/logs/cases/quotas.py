@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from whystuck.diagnose import codes
 from whystuck.diagnose.logs.cases.stragglers import find_slow_ranks
 from whystuck.diagnose.logs.story import NOTE, Case
-from whystuck.diagnose.logs.view import LogView
+from whystuck.diagnose.logs.view import LogView, is_same_host
 from whystuck.evidence.logs.lines import LogEvent
 from whystuck.evidence.ranks import MAX_RANK, name_ranks
 
@@ -72,10 +72,19 @@ def _find_ranks(view: LogView, counts: Sequence[_Count], held: Sequence[_Count])
     mine = {one.place for one in held}
     if len(held) == len(counts) or "" in places or len(set(places)) < len(places):
         return ()
-    known = [view.list_ranks_on(place) or _count_out(view, place) for place in sorted(mine)]
+    known = [
+        view.list_ranks_on(place) or _list_said(view, place) or _count_out(view, place)
+        for place in sorted(mine)
+    ]
     if all(known):
         return tuple(sorted(frozenset().union(*known)))
     return _find_slow_block(view, places, mine)
+
+
+def _list_said(view: LogView, place: str) -> frozenset[int]:
+    """Return the ranks of a pod or host where a sentence tells them of it."""
+    told = {key: rank for file in view.files for key, rank in file.rank_by_device.items()}
+    return frozenset(rank for (host, _), rank in told.items() if is_same_host(host, place))
 
 
 def _count_out(view: LogView, place: str) -> frozenset[int]:
