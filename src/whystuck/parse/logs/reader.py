@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from whystuck.parse.logs.above import BEFORE_BYTES, count_above, lines_above
+from whystuck.parse.logs.above import BEFORE_BYTES, count_above, lines_above, read_raw
 from whystuck.parse.logs.blocks.boot_lines import BootReader
 from whystuck.parse.logs.blocks.fatals import FatalReader
 from whystuck.parse.logs.blocks.group_notes import find_group_notes
@@ -365,14 +365,9 @@ class LogReader:
             above = lines_above(self._behind, data, start, MOST_ABOVE)
             return [one.decode("utf-8", errors="replace") for one in reversed(above)]
 
-        end = match.end() if (match := LINE.match(data, start)) else len(data)
-        raw = (
-            data[start : min(end, start + MAX_LINE)]
-            .decode("utf-8", errors="replace")
-            .lstrip("\0")
-            .rstrip("\r")
-        )
-        for tabled in self._tables.read(line, raw, row, list_above, is_mark=is_mark):
+        for tabled in self._tables.read(
+            line, read_raw(data, start), row, list_above, is_mark=is_mark
+        ):
             self._part.keep_tabled(tabled)
 
     def _find_event(self, line: LogLine, raw: bytes, row: int, owners: frozenset[int]) -> bool:
