@@ -1,6 +1,6 @@
 """What marks cost a job: CPU of each mark, and the time of steps with them on and off in turn.
 
-    python bench/marks.py [--quick] [--pairs N] [--part mark|latency|steps]
+    python bench/marks.py [--quick] [--pairs N] [--part mark|latency|steps|long-steps]
 
 Exits with 1 when a bar is missed, unless ``--quick``.
 
@@ -13,7 +13,9 @@ latency: how long it takes from the write of a switch file until the last rank h
 
 steps: a DDP job under ``whystuck run``, whose marks are switched in pairs of blocks, in an order
 drawn by seed, beside a null run as in ``bench/cost.py``; of blocks of four steps of some 50 ms.
-Then the same with the recording of collectives switched together with them.
+Then the same with the recording of collectives switched together with them. long-steps: the same
+with steps of some 200 ms, as the jobs of ``bench/slow.py`` have: of a fixed cost, a step of 50 ms
+shows four times the share, and its noise is that of the machine.
 """
 
 from __future__ import annotations
@@ -50,6 +52,8 @@ MAX_STEP_SHARE, STEP_MS, MAX_LATENCY_S, MAX_BYTES = 0.003, 50.0, 2.0, 32
 MAX_BOTH_SHARE = 0.005
 # Two layers less than what ``bench/cost.py`` measures: steps of some 50 ms.
 SHORT = (768, 4, 256, None)
+LONG = (768, 4, 1024, None)
+STEPS_IN_BLOCK = 4
 
 COST = """
 import json, sys, time
@@ -175,18 +179,18 @@ def measure_mark(turns: int) -> bool:
     return share <= MAX_STEP_SHARE and found["bytes"] <= MAX_BYTES and not changed
 
 
-def measure_steps(pairs: int, steps: int) -> bool:
+def measure_steps(pairs: int, model: tuple[int | None, ...]) -> bool:
     """Print what marks change in steps; return whether no bar is missed for sure."""
-    null = _measure_flips("null", pairs, steps)
+    null = _measure_flips("null", pairs, model)
     if not null.low <= 0 <= null.high:
         print("the null run found what is not there: the machine is too busy")
     bars = {"flips": MAX_STEP_SHARE, "both": MAX_BOTH_SHARE}
-    within = [_is_within(_measure_flips(kind, pairs, steps), bars[kind]) for kind in bars]
+    within = [_is_within(_measure_flips(kind, pairs, model), bars[kind]) for kind in bars]
     return all(within)
 
 
-def _measure_flips(kind: str, pairs: int, steps: int) -> Interval:
-    return measure_flips(2, pairs, steps, kind, SHORT, STEPS)[0]
+def _measure_flips(kind: str, pairs: int, model: tuple[int | None, ...]) -> Interval:
+    return measure_flips(2, pairs, STEPS_IN_BLOCK, kind, model, STEPS)[0]
 
 
 def _is_within(found: Interval, bar: float) -> bool:
@@ -242,7 +246,7 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--pairs", type=int, default=200)
-    parser.add_argument("--part", choices=("mark", "latency", "steps"))
+    parser.add_argument("--part", choices=("mark", "latency", "steps", "long-steps"))
     options = parser.parse_args()
     is_quick = options.quick
     parts = {
@@ -253,7 +257,8 @@ def main() -> int:
                 measure_latency(2 if is_quick else 6, 1.0),
             ]
         ),
-        "steps": lambda: measure_steps(8 if is_quick else options.pairs, 4),
+        "steps": lambda: measure_steps(8 if is_quick else options.pairs, SHORT),
+        "long-steps": lambda: measure_steps(4 if is_quick else options.pairs, LONG),
     }
     within = [parts[part]() for part in ([options.part] if options.part else parts)]
     return 0 if is_quick or all(within) else 1

@@ -46,6 +46,27 @@ SHOWN = {
     ],
     "verbs": ["libibverbs: Warning: RLIMIT_MEMLOCK is 65536 bytes."],
     "Open MPI": ["  Local host:              n7", "  Memlock limit:           65536"],
+    "first of several": [
+        "[me@login]$ srun -N2 bash -c 'hostname; ulimit -l; ulimit -n; free -g | grep Mem'",
+        *("n6", "unlimited", "131072", "Mem:  1007  22  977", "n7", "64", "131072"),
+    ],
+    "last of several": [
+        "$ srun -N2 sh -c 'hostname && nproc && ulimit -n && ulimit -l'",
+        *("n6", "128", "1048576", "unlimited", "n7", "128", "1048576", "64"),
+    ],
+    "several behind the host": [
+        '$ pdsh -w n[6-7] "ulimit -n; ulimit -l"',
+        *("n6: 131072", "n6: unlimited", "n7: 131072", "n7: 64"),
+    ],
+    "in one line": [
+        "$ srun -N2 sh -c 'echo $(hostname) $(ulimit -n) $(ulimit -l)'",
+        *("n6 131072 unlimited", "n7 131072 64"),
+    ],
+    "named in one line": [
+        "$ srun -l sh -c 'echo \"$(hostname -s) memlock=$(ulimit -l) nofile=$(ulimit -n)\"'",
+        *("0: n6 memlock=unlimited nofile=1024", "1: n7 memlock=64 nofile=1024"),
+    ],
+    "echo": ["$ srun -N2 -l limits.sh", "n6: ulimit -l: unlimited", "n7: ulimit -l: 64"],
     "cut": ["unlimited", "me@n7 ~]$ ulimit -l", "64"],
 }
 
@@ -70,6 +91,8 @@ def test_low_limit_of_the_host_that_felt_it_is_told(tmp_path: Path, tool: str) -
         ["me@login1:~$ ulimit -l", "64"],
         ["$ srun -N1 sh -c 'hostname; nproc; ulimit -l'", "n7", "64", "unlimited"],
         ["me@n7:~$ ulimit -a", "core file size          (blocks, -c) 0", "64"],
+        ["$ srun -N1 sh -c 'hostname; ulimit -n; ulimit -l'", "n7", "64", "unlimited"],
+        ["$ srun -N1 sh -c 'hostname; ulimit -l; nproc'", "n7", "unlimited", "64"],
     ],
     ids=[
         "high",
@@ -81,10 +104,29 @@ def test_low_limit_of_the_host_that_felt_it_is_told(tmp_path: Path, tool: str) -
         "login",
         "two numbers",
         "all",
+        "files first",
+        "processors next",
     ],
 )
 def test_other_numbers_are_no_limit(tmp_path: Path, shown: list[str]) -> None:
     assert first_of(say(tmp_path, *FELT, *shown)).code == "C210"
+
+
+UCX = (
+    "[1760000000.123456] [n7:551  :0]          ib_md.c:309  UCX  ERROR {0}(address=0x7f11c000, "
+    "length=4194304, access=0x10000f) failed: Cannot allocate memory{1}"
+)
+TOLD = " : Please set max locked memory (ulimit -l) to 'unlimited' (current: 64 kbytes)"
+
+
+@pytest.mark.parametrize("call", ["ibv_reg_mr", "ibv_create_cq", "ibv_exp_reg_mr"])
+def test_limit_that_ucx_tells_itself_is_read(tmp_path: Path, call: str) -> None:
+    found = first_of(say(tmp_path, UCX.format(call, TOLD)))
+    assert found.code == "N404"
+    assert "64 KiB" in found.summary
+
+    assert first_of(say(tmp_path, UCX.format(call, ""))).code == "C210"
+    assert first_of(say(tmp_path, UCX.format(call, ""), *SHOWN["prompt"])).code == "N404"
 
 
 @pytest.mark.parametrize("tool", SHOWN)

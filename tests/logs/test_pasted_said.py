@@ -167,3 +167,142 @@ def test_sentences_are_read_as_they_are_meant() -> None:
     )
     assert list_host_ranks("v1.2 has ranks 3-900 and n1 has ranks 7-7") == ()
     assert find_order("collectives of a rank are in order, 3 processes") is None
+
+
+LOST = "[rank0]: RuntimeError: [../gloo/transport/tcp/pair.cc:534] Connection closed by peer"
+KILLED = "mpi-worker-3    0/1     OOMKilled   0          52m   10.12.3.77"
+
+
+@pytest.mark.parametrize(
+    "said",
+    ["(master is RANK 0, worker-N is RANK N+1)", "worker-0 = rank 1, worker-1 = rank 2"],
+)
+def test_worker_whose_rank_follows_from_its_number(tmp_path: Path, said: str) -> None:
+    assert show(first_of(say(tmp_path, LOST, said, KILLED))) == ("C202", [4])
+
+
+def test_worker_whose_rank_is_not_said_or_said_in_two_ways(tmp_path: Path) -> None:
+    for said in ("worker-3 may be anything", "worker-0 = rank 1, worker-1 = rank 7"):
+        assert show(first_of(say(tmp_path, LOST, said, KILLED)))[1] == []
+
+
+HUNG = [
+    "{0}",
+    (
+        "[Mon Jan 15 03:41:22 2024] Lustre: fs-OST0017-osc-ff9b: Connection to fs-OST0017 "
+        "(at 10.41.0.27@o2ib) was lost; in progress operations using this service will wait"
+    ),
+    "[Mon Jan 15 03:43:50 2024] INFO: task python:88207 blocked for more than 122 seconds.",
+]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "$ srun --jobid 774012 --overlap -w gn03 bash -c 'dmesg -T | tail -14'",
+        "$ srun -N1 --nodelist=gn03 dmesg -T",
+        "$ kubectl debug node/gn03 -it -- chroot /host dmesg -T | tail",
+        "$ ssh gn03 dmesg -T",
+    ],
+)
+@pytest.mark.parametrize(
+    "said", ["gn01..gn04 => rank 0..3", "gn[01-04] = ranks 0-3 (I didn't cancel)"]
+)
+def test_host_of_a_series_with_one_rank_each(tmp_path: Path, command: str, said: str) -> None:
+    steps = [f"{rank}: epoch 13 start" for rank in (1, 0, 3, 2)]
+    lines = [line.format(command) for line in HUNG]
+
+    assert show(first_of(say(tmp_path, said, *steps, *lines))) == ("H116", [2])
+
+
+def test_pod_whose_own_output_tells_its_rank(tmp_path: Path) -> None:
+    unknown = (
+        "[W520 09:12:04.118320091 socket.cpp:697] [c10d] The IPv4 network addresses of (a-master-0,"
+        " 23456) cannot be retrieved (gai error: -3 - Temporary failure in name resolution)."
+    )
+    timed_out = (
+        "[E520 09:42:04.310048125 socket.cpp:1023] [c10d] The client socket has timed out after "
+        "1800000ms while trying to connect to (a-master-0, 23456)."
+    )
+    waits = "torch.distributed.DistStoreError: Timed out after 1801 seconds waiting for clients."
+    lines = [
+        "$ kubectl logs a-worker-1 -c pytorch | tail",
+        "RANK=2 WORLD_SIZE=4",
+        unknown,
+        timed_out,
+    ]
+    lines += ["$ kubectl logs a-master-0 | tail", "RANK=0 WORLD_SIZE=4", waits]
+
+    finding = first_of(say(tmp_path, *lines))
+    assert (*show(finding), finding.culprits.nodes) == ("H121", [2], ["a-worker-1"])
+
+
+def test_kernel_and_scheduler_that_tell_of_one_rank_agree(tmp_path: Path) -> None:
+    lines = [
+        (
+            "12: torch.distributed.DistBackendError: NCCL error in: x.cpp:2251, remote "
+            "process exited or there was a network error, NCCL version 2.20.5"
+        ),
+        "srun: error: cn0417: task 14: Out Of Memory",
+        "srun: error: cn0417: tasks 8-13,15: Terminated",
+        "cn0417 $ dmesg -T | grep -iE 'oom|killed process'",
+        (
+            "[Fri Jun  5 21:18:39 2026] Memory cgroup out of memory: Killed process 55071 (python) "
+            "total-vm:318220144kB, anon-rss:247902208kB, file-rss:201344kB, shmem-rss:10368kB, UID"
+        ),
+    ]
+    assert show(first_of(say(tmp_path, *lines))) == ("C202", [14])
+
+
+def test_level_without_brackets_before_a_rank(tmp_path: Path) -> None:
+    head = "(WorkerDict pid={0}, ip=10.9.0.4) 2024-10-29 11:07:44,812 ERROR [rank{1}] "
+    lines = [
+        head.format(41211, 4) + "Traceback (most recent call last):",
+        '(WorkerDict pid=41211, ip=10.9.0.4)   File "/v/actor.py", line 61, in update',
+        (
+            "(WorkerDict pid=41211, ip=10.9.0.4) torch.OutOfMemoryError: CUDA out of memory. Tried "
+            "to allocate 18.55 GiB. GPU 0 has a total capacity of 79.11 GiB of which 9.02 GiB is free"
+        ),
+        head.format(41207, 0) + "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate more"
+        " than 1EB memory.",
+    ]
+    assert show(first_of(say(tmp_path, *lines))) == ("C206", [4])
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "[2026-02-11T03:58:01+0000] rank 6: device 6 (AMD Instinct MI250X) pci 0000:de:00.0",
+        "map: rank 6 -> 0000:de:00.0",
+    ],
+)
+def test_device_of_a_rank_by_its_bus(tmp_path: Path, said: str) -> None:
+    lines = [
+        "HW Exception by GPU node-10 (Agent handle: 0x9157e20) reason :GPU Hang",
+        "srun: error: nid005102: task 6: Aborted (core dumped)",
+        "srun: error: nid005102: tasks 0-5,7: Terminated",
+        "nid005102# dmesg --time-format iso | grep amdgpu",
+        (
+            "2026-02-11T04:31:06,770250+00:00 amdgpu 0000:de:00.0: amdgpu: socket: 3, die: 1 2 "
+            "uncorrectable hardware errors detected in umc block"
+        ),
+    ]
+    assert show(first_of(say(tmp_path, said, *lines))) == ("C208", [6])
+
+
+@pytest.mark.parametrize("heading", ["== ring-{0} (RANK={0})", "### pod ring-{0}, rank {0}"])
+def test_heading_with_a_pod_and_a_rank(tmp_path: Path, heading: str) -> None:
+    lines = [
+        line
+        for rank in range(4)
+        for line in (heading.format(rank), *stack(1, *(PROMPT if rank == 2 else WAITS)))
+    ]
+    assert show(first_of(say(tmp_path, *lines))) == ("H101", [2])
+
+
+@pytest.mark.parametrize(
+    "row", ["{0} rank={1} Tl", "pid {0} rank={1} S", "{0} OMPI_COMM_WORLD_RANK={1} R"]
+)
+def test_rows_of_processes_with_ranks(tmp_path: Path, row: str) -> None:
+    rows = [row.format(pid, rank) for rank, pid in enumerate((700, 702, 709, 711))]
+    assert show(first_of(say(tmp_path, *rows, *STACKS))) == ("H101", [2])

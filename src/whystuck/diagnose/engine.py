@@ -12,7 +12,7 @@ from whystuck.diagnose import codes
 from whystuck.diagnose.algorithms.stacks.stack_tree import merge_stacks
 from whystuck.diagnose.check_rule import is_told_by_check
 from whystuck.diagnose.context.losses import Losses
-from whystuck.diagnose.context.ras_facts import cite_ras
+from whystuck.diagnose.context.ras_facts import cite_ras, count_ranks
 from whystuck.diagnose.context.scene import Scene
 from whystuck.diagnose.context.teardown import find_teardown_ns, set_teardown_apart
 from whystuck.diagnose.failures import Failures
@@ -227,7 +227,11 @@ def _complete(scene: Scene, book: Rulebook, finding: Finding) -> Finding:
     quoted = _quote(finding, scene.evidence.sources)
     because = [
         *finding.because,
-        *(cite_ras(scene.evidence, len(scene.ranks.all)) if _is_stall(scene, finding) else ()),
+        *(
+            cite_ras(scene.evidence, count_ranks(scene.ranks.all))
+            if _is_stall(scene, finding)
+            else ()
+        ),
     ]
     sure = finding.confidence
     if sure is Confidence.CERTAIN and scene.evidence.logs.inferred & set(culprits.ranks):

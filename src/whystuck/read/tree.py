@@ -289,6 +289,7 @@ def _read_logs(found: Collected, progress: Progress | None) -> None:
     found.ras += table.ras
     found.checks += table.checks
     found.stacks += table.stacks
+    found.sources = {**table.sources, **found.sources}
     found.node_by_rank |= {**table.node_of_process, **found.node_by_rank}
     found.gaps += read.gaps
     for file in table.logs.files:

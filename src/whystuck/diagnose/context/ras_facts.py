@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from whystuck.evidence.finding import Citation
 from whystuck.evidence.model import Evidence
 from whystuck.evidence.nodes.ras import RasComm, RasCount, RasMember, RasStatus
-from whystuck.evidence.ranks import name_ranks
+from whystuck.evidence.ranks import is_process, name_ranks
 
 _MAX_CITED = 6
 _MAX_NAMED = 4
@@ -90,6 +90,12 @@ def has_network_error(evidence: Evidence) -> bool:
     return any(error.is_async and error.what == _NETWORK_ERROR for error in errors)
 
 
+def count_ranks(ranks: Collection[int]) -> int:
+    """Count ranks: a process of unknown number is one of those that are numbered elsewhere."""
+    unnumbered = sum(map(is_process, ranks))
+    return max(unnumbered, len(ranks) - unnumbered)
+
+
 def cite_ras(evidence: Evidence, ranks: int) -> list[Citation]:
     """Cite what RAS tells of a job that stands still."""
     status = choose_answer(evidence)
@@ -119,7 +125,7 @@ def find_laggards(evidence: Evidence, ranks: Collection[int]) -> Laggard | None:
     status = choose_answer(evidence)
     if status is None or has_moved(evidence):
         return None
-    names = _Names(evidence, len(ranks), status)
+    names = _Names(evidence, count_ranks(ranks), status)
     lags = [lag for comm in status.comms for lag in _list_lags(comm, names)]
     known = [lag for lag in lags if lag is not None]
     if len(known) < len(lags) or not known:
@@ -168,7 +174,7 @@ def find_odd_calls(evidence: Evidence, ranks: Collection[int]) -> OddCalls | Non
     status = choose_answer(evidence)
     if status is None:
         return None
-    names = _Names(evidence, len(ranks), status)
+    names = _Names(evidence, count_ranks(ranks), status)
     for comm in status.comms:
         kinds = list(_by_kind(comm))
         more = {one for kind in kinds for one in _list_apart(kind, is_more=True)}

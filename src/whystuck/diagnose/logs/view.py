@@ -32,6 +32,7 @@ _POD = re.compile(
     r"\bpods?/(?:\S{1,300}/)?(?P<pod>[a-z0-9][\w.-]*)"
     r"|^(?P<row>[a-z0-9][\w.-]{0,200})\s{1,40}\d{1,3}/\d{1,3}\s{1,20}[A-Z]"
 )
+_WORKER = re.compile(r"(?:^|-)worker-(\d{1,5})$")
 # Peers that a line names, by the signature of the line and the group that holds them.
 _VOTES = {
     "c10d.monitored_barrier": "ranks",
@@ -156,7 +157,14 @@ class LogView:
 
     def list_ranks_on(self, node: str) -> frozenset[int]:
         """Return the ranks known to run on a host; none when nothing tells of that host."""
-        return self._ranks_by_host.get(_shorten(node), frozenset()) if node else frozenset()
+        known = self._ranks_by_host.get(_shorten(node), frozenset()) if node else frozenset()
+        return known or self._list_said(node)
+
+    def _list_said(self, node: str) -> frozenset[int]:
+        """Return the rank that the pod of a worker has by its number, where somebody says so."""
+        shifts = {file.worker_shift for file in self.files if file.worker_shift is not None}
+        worker = _WORKER.search(node) if len(shifts) == 1 else None
+        return frozenset(int(worker[1]) + shift for shift in shifts if worker)
 
     @cached_property
     def _ranks_by_host(self) -> Mapping[str, frozenset[int]]:

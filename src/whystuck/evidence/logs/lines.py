@@ -28,11 +28,14 @@ class LogFile:
         pid_by_rank: Processes of ranks, as headers of NCCL and launchers tell them.
         rank_by_device: Ranks of devices by host, as lines tell that name both, and sentences; the
             host is empty where it is that of the log.
+        worker_shift: By how much the rank of a worker's pod is above its number, as a sentence
+            tells; None where none does.
         loss_ranks: The ranks that print losses which are finite.
         hosts: The hosts whose names stand before its lines.
         goes_on: Whether its last steps came at one pace, right until somebody looked at it.
         steps_since: The row from which on it shows several steps, each further than the one
             before; 0 where it does not.
+        groups: The members of process groups, by the name that they share, as it prints them.
         steady_until: The row of the last step, where the last steps came at one pace; else 0.
         seats: Ranks of hosts and pods, as lines tell that name both; not all of them need be told.
     """
@@ -50,10 +53,12 @@ class LogFile:
     bus_by_rank: Mapping[int, str] = field(default_factory=dict)
     pid_by_rank: Mapping[int, int] = field(default_factory=dict)
     rank_by_device: Mapping[tuple[str, int], int] = field(default_factory=dict)
+    worker_shift: int | None = None
     loss_ranks: frozenset[int] = frozenset()
     hosts: frozenset[str] = frozenset()
     goes_on: bool = False
     steps_since: int = 0
+    groups: Mapping[str, frozenset[frozenset[int]]] = field(default_factory=dict)
     steady_until: int = 0
     seats: Mapping[str, frozenset[int]] = field(default_factory=dict)
 

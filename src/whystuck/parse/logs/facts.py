@@ -16,7 +16,7 @@ from whystuck.evidence.ranks import MAX_RANK
 from whystuck.parse.logs.line_texts import ToldText, read_text
 from whystuck.parse.logs.lines import LogLine
 from whystuck.parse.logs.process_words import ENVIRON, EnvironLoop, is_row_of_ps
-from whystuck.parse.logs.said_places import HostRanks, PodRanks
+from whystuck.parse.logs.said_places import PodRanks, SaidPlaces
 from whystuck.parse.logs.steady_steps import Pace
 from whystuck.parse.logs.times import Stamp, read_stamp
 
@@ -87,11 +87,12 @@ class Comm:
 
 @dataclass(slots=True)
 class CallSeen:
-    """A call of a collective, as NCCL prints it."""
+    """A call of a collective, as NCCL prints it, or of a transfer, as a program does."""
 
     row: int
     line: LogLine
     groups: dict[str, str]
+    name: str = "nccl.call"
 
 
 @dataclass(slots=True)
@@ -127,10 +128,8 @@ class LogFacts:
         environ: The process whose environment is printed, and the line that says so.
         loop: The processes whose ranks are printed one after the other.
         pods: The pod that is described.
-        host_ranks: The ranks of hosts, as sentences tell them.
+        said: What sentences say of where ranks run, and of their groups.
         seats: Ranks of hosts and pods, as lines tell that name both.
-        order: The ranks that processes have in the order in which they stand, as a sentence lists
-            them; empty where they stand in the order of ranks, None where nobody says so.
     """
 
     kinds: Counter[str] = field(default_factory=Counter)
@@ -163,9 +162,8 @@ class LogFacts:
     environ: tuple[int, int] = (0, 0)
     loop: EnvironLoop = field(default_factory=EnvironLoop)
     pods: PodRanks = field(default_factory=PodRanks)
-    host_ranks: set[HostRanks] = field(default_factory=set)
+    said: SaidPlaces = field(default_factory=SaidPlaces)
     seats: dict[str, set[int]] = field(default_factory=dict)
-    order: str | None = None
 
     def note(self, line: LogLine, row: int) -> None:
         """Take what any line tells by its prefixes, and what it says of the job."""
@@ -186,6 +184,8 @@ class LogFacts:
         if self._note_environ(text, row):
             return
         match = _ENV_RANK.search(text) if "RANK" in text else None
+        if match and "#" in text[: match.start()]:
+            match = None  # a comment is about what stands before it, such as a command
         if match := match or _SAID_RANK.match(text):
             if int(match[1]) <= MAX_RANK and len(self.said_ranks) < _MAX_KEPT:
                 self.said_ranks.add(int(match[1]))
@@ -233,7 +233,11 @@ class LogFacts:
             self.pids.add(told.pid)
         self._note_said(told, line, row)
         if line.is_nccl and "opCount" in line.text and (match := _CALL.search(line.text)):
-            self._note_call(line, row, match)
+            call = CallSeen(row, line, match.groupdict())
+            self._note_call((line.node, line.pid, match["comm"]), call)
+        if told.transfer is not None and not line.is_glog:
+            call = CallSeen(row, line, told.transfer, "told.transfer")
+            self._note_call((line.owner, line.rank, "transfer"), call)
         if told.is_progress and len(self.progress) < _MAX_KEPT:
             rank = line.rank if line.rank != UNKNOWN_RANK else line.task
             self.progress[rank] = row
@@ -255,9 +259,8 @@ class LogFacts:
                 self.local_by_pid.setdefault(pid, rank)
             else:
                 self.rank_by_pid.setdefault(pid, set()).add(rank)
-        if len(self.host_ranks) < _MAX_KEPT:
-            self.host_ranks.update(told.host_ranks)
-        self.order = told.order if told.order is not None else self.order
+        self.said.note(told.said, line.rank)
+        self.said.note_groups(told.groups)
         if (pod := self.pods.read(line.text, row)) and len(self.node_by_rank) < _MAX_KEPT:
             self.node_by_rank.setdefault(pod[1], pod[0])
         if told.seat is not None and len(self.seats) < _MAX_KEPT:
@@ -313,8 +316,7 @@ class LogFacts:
         for called, calls in later.calls.items():
             self.calls.setdefault(called, deque(maxlen=_MAX_CALLS)).extend(calls)
         self.pids |= later.pids
-        self.host_ranks |= later.host_ranks
-        self.order = self.order if later.order is None else later.order
+        self.said.add(later.said)
         self.said_ranks |= later.said_ranks
         self.world_size = max(self.world_size, later.world_size)
         self.first, self.last = self.first or later.first, later.last or self.last
@@ -377,11 +379,9 @@ class LogFacts:
                 return
             self.comms[key] = Comm(rank, size, local, match[4].lower())
 
-    def _note_call(self, line: LogLine, row: int, match: re.Match[str]) -> None:
-        key = line.node, line.pid, match["comm"]
+    def _note_call(self, key: tuple[str, int, str], call: CallSeen) -> None:
         if key in self.calls or len(self.calls) < _MAX_KEPT:
-            calls = self.calls.setdefault(key, deque(maxlen=_MAX_CALLS))
-            calls.append(CallSeen(row, line, match.groupdict()))
+            self.calls.setdefault(key, deque(maxlen=_MAX_CALLS)).append(call)
 
     def _note_attempt(self, row: int, attempt: int) -> None:
         last = self.restarts[-1][1] if self.restarts else 0

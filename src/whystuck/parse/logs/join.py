@@ -3,27 +3,31 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 from whystuck.evidence.logs.lines import UNKNOWN_RANK, LogFile, LogTime
-from whystuck.evidence.ranks import MAX_RANK
 from whystuck.parse.logs.blocks.ras import list_owners
 from whystuck.parse.logs.exits import ExitSeen
 from whystuck.parse.logs.inferred import InferredRanks
 from whystuck.parse.logs.known_logs import (
     KnownLog,
+    are_ranks,
+    find_devices,
     find_own_rank,
     list_ordered,
+    list_said_places,
+    list_told,
     take_indices,
     take_locals,
+    world_of,
 )
+from whystuck.parse.logs.launches import Launches, list_failed
 from whystuck.parse.logs.lines import LogLine, parse_line
 from whystuck.parse.logs.log_inputs import LogInput
 from whystuck.parse.logs.members import Members
 from whystuck.parse.logs.names import is_hostlike
-from whystuck.parse.logs.parts import LogPart
 from whystuck.parse.logs.processes import Processes
 from whystuck.parse.logs.times import Anchor, Stamp, place_stamp
 
@@ -47,13 +51,16 @@ class LogIndex:
     def __init__(self, sources: Sequence[LogInput]) -> None:
         """Work out what the logs tell of each other."""
         self.logs = [KnownLog(source) for source in sources]
-        self.world_size = max((_world_of(log.source.part) for log in self.logs), default=0)
+        self.world_size = max((world_of(log.source.part) for log in self.logs), default=0)
+        self._launches = Launches(log.source.part for log in self.logs)
+        self._launched = self._launches.find_size(list_told(self.logs))
+        self.world_size = self.world_size or self._launched
         self.processes = Processes()
         self._rank_by_local: dict[tuple[str, int], set[int]] = defaultdict(set)
         self._hosts = self._find_hosts()
         for log in self.logs:
             log.kind = log.source.part.facts.find_kind()
-            log.tasks_are_ranks = _are_ranks(log.source.part.facts.rank_by_task)
+            log.tasks_are_ranks = are_ranks(log.source.part.facts.rank_by_task)
             log.node = self._find_node(log)
             log.attempt = log.source.name.attempt or 0
         self._find_ranks()
@@ -72,7 +79,7 @@ class LogIndex:
         node = line.node
         rank = self.find_rank(log, line)
         if not node and (not line.is_described or log.kind in MACHINES):
-            node = log.node or self.node_by_rank.get(rank, "")
+            node = self._said_nodes.get(rank, log.node) or self.node_by_rank.get(rank, "")
         clock = node or log.source.artifact
         return Owner(
             rank, node, line.pid, self.find_attempt(log, row), place_stamp(stamp, log.anchor, clock)
@@ -123,6 +130,9 @@ class LogIndex:
             return next(iter(found)) if len(found) == 1 else UNKNOWN_RANK
         # A launcher numbers the ranks of its host one after the other.
         shifts = {rank - known for known, rank in self._list_locals(node, log)}
+        placed = self._launches.find_placed(log.source.part)
+        if placed is not None and shifts <= {placed}:
+            return self._inferred.note(local + placed)
         if not self._is_one_host:
             told = log.source.part.facts.rank_by_place
             is_told = any(host == node for host, _ in told) and len(shifts) == 1
@@ -134,7 +144,8 @@ class LogIndex:
         if len(shifts) == 1 and min(shifts) > 0:
             return self._inferred.note(local + min(shifts))
         # On the first host, the two are the same.
-        is_first = 0 in shifts or (not shifts and not self._inferred.has_other_hosts)
+        is_first = not shifts and not self._inferred.has_other_hosts and self._launches.are_of_one
+        is_first = is_first or 0 in shifts
         is_first = is_first and self._is_one_node
         return self._inferred.note(local) if is_first else UNKNOWN_RANK
 
@@ -237,8 +248,13 @@ class LogIndex:
                 self._rank_by_local[log.node, local] |= ranks
             for place, ranks in facts.rank_by_place.items():
                 self._rank_by_local[place] |= ranks
-            for seen in log.source.part.exits:
-                self._note_exit(log, seen)
+            self._note_ends(log)
+            for host, first, last in facts.said.host_ranks:
+                for rank in range(first, last + 1):
+                    self._rank_by_local[host, rank - first].add(rank)
+        self._said_nodes = dict(list_said_places(self.logs, self._hosts))
+        for rank, node in self._said_nodes.items():
+            self._note_node(rank, node)
         self._inferred = InferredRanks(self.logs, self.processes, self.world_size)
         for log in self.logs:
             self._note_guesses(log)
@@ -287,6 +303,12 @@ class LogIndex:
             if rank != UNKNOWN_RANK:
                 self.processes.note(host, pid, rank)
                 self._note_node(rank, host)
+
+    def _note_ends(self, log: KnownLog) -> None:
+        for seen in log.source.part.exits:
+            self._note_exit(log, seen)
+        for rank, local in list_failed(log.source.part):
+            self._rank_by_local[log.node, local].add(rank)
 
     def _note_exit(self, log: KnownLog, seen: ExitSeen) -> None:
         node = seen.node or log.node
@@ -340,45 +362,29 @@ class LogIndex:
         for seen in part.exits:
             if seen.rank != UNKNOWN_RANK and seen.pid:
                 pids.setdefault(seen.rank, seen.pid)
-        known = (ranks | comms.keys() | set(facts.workers.values())) & self.node_by_rank.keys()
+        known = ranks | comms.keys() | set(facts.workers.values()) | self._said_nodes.keys()
+        known |= facts.node_by_rank.keys()
         return LogFile(
             artifact=source.artifact,
             kind=log.kind,
             rank=log.rank if log.kind == "rank" else UNKNOWN_RANK,
             node=log.node,
-            world_size=_world_of(part),
+            world_size=world_of(part) or self._launched * (log.kind not in MACHINES),
             size_bytes=part.size,
             first_ns=first.ns if first else 0,
             last_ns=last.ns if last else 0,
             ranks=frozenset(ranks) if log.kind not in MACHINES else frozenset(),
-            node_by_rank={rank: self.node_by_rank[rank] for rank in known},
-            bus_by_rank={rank: comm.bus for rank, (_, comm) in comms.items()},
+            node_by_rank={one: self.node_by_rank[one] for one in known & self.node_by_rank.keys()},
+            bus_by_rank=facts.said.find_buses()
+            | {rank: comm.bus for rank, (_, comm) in comms.items()},
             pid_by_rank=pids,
-            rank_by_device=_find_devices(log),
+            rank_by_device=find_devices(log),
+            worker_shift=facts.said.find_shift(),
             loss_ranks=frozenset(facts.losses.keys() - {UNKNOWN_RANK}),
             hosts=frozenset(facts.nodes),
             goes_on=facts.pace.goes_on,
             steps_since=facts.pace.since,
+            groups={name: frozenset(sets) for name, sets in facts.said.groups.items()},
             steady_until=facts.pace.steady_until,
             seats={host: frozenset(own) for host, own in facts.seats.items()},
         )
-
-
-def _find_devices(log: KnownLog) -> dict[tuple[str, int], int]:
-    """Return the rank of each device, by its host; nothing where two have one."""
-    facts = log.source.part.facts
-    devices = {place: min(own) for place, own in facts.rank_by_device.items() if len(own) == 1}
-    for host, first, last in facts.host_ranks:
-        for device in range(last - first + 1):
-            devices.setdefault((host, device), first + device)
-    return devices if len(set(devices.values())) == len(devices) else {}
-
-
-def _world_of(part: LogPart) -> int:
-    comms = part.facts.comms.values()
-    sizes = [part.facts.world_size, *(comm.size for comm in comms)]
-    return max((size for size in sizes if size <= MAX_RANK + 1), default=0)
-
-
-def _are_ranks(rank_by_task: Mapping[int, set[int]]) -> bool:
-    return all(ranks == {task} for task, ranks in rank_by_task.items())

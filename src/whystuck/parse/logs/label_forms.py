@@ -14,9 +14,11 @@ NO_COUNT = (
 _COUNTED = r"(?:node|host|machine|server|pod)[ #]{1,2}\d{1,5}"
 # What has a digit or a dash, before a colon, is a host; programs and exceptions have none. stern
 # writes the pod and its container, and kubetail does so in brackets. Collectors put the pod alone
-# before a line, and people who start nodes by hand its name in brackets.
+# before a line, and people who start nodes by hand its name in brackets. A number before a bar is
+# the cell of a table.
 LABEL = re.compile(
-    rf"(?P<host>(?=[\w.]*[\d-])[a-z][\w.-]{{0,62}}): ?|(?P<container>{HOST}) +\| ?"
+    r"(?P<host>(?=[\w.]*[\d-])[a-z][\w.-]{0,62}): ?"
+    rf"|(?P<container>(?=\d{{0,8}}[A-Za-z_.-]){HOST}) +\| ?"
     r"|(?P<bracket>\[)?(?P<pod>(?=[a-z.-]*\d|[a-z]+-[a-z]+-)[a-z][a-z0-9.]*(?:-[a-z0-9.]+){1,12})"
     r" (?P<unit>[a-z][a-z0-9-]{0,62})(?(bracket)\]) (?:\| ?)?"
     # TorchX: the role and its replica
@@ -30,10 +32,10 @@ LABEL = re.compile(
 )
 _NAMES = ("host", "container", "pod", "replica", "round", "boxed", "bare")
 # `[3] text`, as the launchers of MPICH and Intel put it; `[3]: text`, as people tell torchrun to;
-# and `w03 text` or `rank03 text`, as programs name their workers; `rank=3 text`.
+# and `w03 text` or `rank03 text`, as programs name their workers; `rank=3 text`, `rank: 3 text`.
 NUMBERED = re.compile(
     r"\[(?P<number>\d{1,6})\]:? |(?:w|wk|wkr|worker|proc|rk|rank)(?P<worker>\d{1,5}):? "
-    r"|rank[=:](?P<rank>\d{1,6}),? (?=\S)"
+    r"|rank[=:] ?(?P<rank>\d{1,6}),? (?=\S)"
     # which may be a row of a table as well
     r"|(?P<barred>\d{1,4}) \| (?=[a-z])"
 )

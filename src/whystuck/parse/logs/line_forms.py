@@ -73,7 +73,8 @@ FORMS = {
     r"Device:-?(?P<ascend_dev>\d{1,4}), RankID:(?P<ascend_rank>-?\d{1,7})\)) ?",
     "level": r"\[(?:DEBUG|INFO|WARN|WARNING|ERROR|CRITICAL|FATAL)\] ?"
     # and without brackets before the rank: `ERROR [rank4] text`
-    r"|(?:DEBUG|INFO|WARN|WARNING|ERROR|CRITICAL|FATAL):? {1,3}(?=[\[(<][Rr](?:k|ank)?[ :=_-]?\d{1,6}[\])>])",
+    r"|(?:DEBUG|INFO|WARN|WARNING|ERROR|CRITICAL|FATAL):? {1,3}"
+    r"(?=[\[(<][Rr](?:k|ank)?[ :=_-]?\d{1,6}[\])>])",
     "place": r"\[[\w./-]+\.(?:py|cpp|cc|cu|h|hpp):\d+(?::\w+)?\] ?",
 }
 # How each form may begin: with a bracket, a brace, a bar, a digit, a letter, or a part of a path.

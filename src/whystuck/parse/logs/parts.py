@@ -9,6 +9,7 @@ from whystuck.evidence.logs.lines import UNKNOWN_RANK
 from whystuck.parse.boot_check import MAX_SEEN, BootSeen
 from whystuck.parse.logs.blocks.fatals import FatalSeen
 from whystuck.parse.logs.blocks.ras import MAX_ANSWERS, RasSeen
+from whystuck.parse.logs.blocks.shown_source import MAX_SHOWN, SourceSeen
 from whystuck.parse.logs.blocks.stack_seen import StackSeen
 from whystuck.parse.logs.blocks.tabled import MAX_ROWS, TabledSeen
 from whystuck.parse.logs.blocks.tracebacks import Trace
@@ -54,6 +55,7 @@ class LogPart:
     ras: list[RasSeen] = field(default_factory=list)
     boot: list[BootSeen] = field(default_factory=list)
     tabled: list[TabledSeen] = field(default_factory=list)
+    sources: list[SourceSeen] = field(default_factory=list)
     facts: LogFacts = field(default_factory=LogFacts)
     rows: int = 0
     size: int = 0
@@ -181,6 +183,7 @@ def _add_blocks(whole: LogPart, part: LogPart) -> None:
         whole.keep_stack(stack)
     for tabled in part.tabled:
         whole.keep_tabled(tabled)
+    whole.sources = [*whole.sources, *part.sources][:MAX_SHOWN]
 
 
 def _shift(part: LogPart, rows: int) -> None:
@@ -196,6 +199,13 @@ def _shift(part: LogPart, rows: int) -> None:
     for answer in part.ras:
         answer.row += rows
     part.boot = [replace(one, row=one.row + rows) for one in part.boot]
+    for cluster in part.clusters:
+        cluster.row += rows
+    _shift_blocks(part, rows)
+    part.facts.shift(rows)
+
+
+def _shift_blocks(part: LogPart, rows: int) -> None:
     for fatal in part.fatals:
         fatal.row += rows
         fatal.last_row += rows
@@ -203,9 +213,8 @@ def _shift(part: LogPart, rows: int) -> None:
         stack.row += rows
     for tabled in part.tabled:
         tabled.row += rows
-    for cluster in part.clusters:
-        cluster.row += rows
-    part.facts.shift(rows)
+    for source in part.sources:
+        source.row += rows
 
 
 def _is_inside(trace: Trace, others: Iterable[Trace]) -> bool:

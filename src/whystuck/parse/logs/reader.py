@@ -11,10 +11,11 @@ from collections import deque
 from whystuck.parse.logs.above import BEFORE_BYTES, count_above, lines_above
 from whystuck.parse.logs.blocks.boot_lines import BootReader
 from whystuck.parse.logs.blocks.fatals import FatalReader
-from whystuck.parse.logs.blocks.heads import name_quota
+from whystuck.parse.logs.blocks.group_notes import find_group_notes
 from whystuck.parse.logs.blocks.rank_tables import MOST_ABOVE
 from whystuck.parse.logs.blocks.ras import RasReader
 from whystuck.parse.logs.blocks.sections import SectionFinder
+from whystuck.parse.logs.blocks.shown_source import MAX_SHOWN, MOST_PASTED, find_shown
 from whystuck.parse.logs.blocks.stacks import StackReader
 from whystuck.parse.logs.blocks.tables import TableReader
 from whystuck.parse.logs.blocks.tracebacks import TraceReader, read_syntax_error
@@ -175,6 +176,7 @@ class LogReader:
         lines = table.lines
         self._sections.begin()
         self._sampler.take(data, lines, self._row)
+        self._find_shown(data)
         place, row, last = 0, self._row, len(data) - _LAST_BYTES
         if self._looks <= 0 < last:
             place, row = self._pass_over(data, place, row, last)
@@ -202,6 +204,14 @@ class LogReader:
         self._looks -= cost
         self._row += lines
         self._behind = (self._behind + data[-BEFORE_BYTES:])[-BEFORE_BYTES:]
+
+    def _find_shown(self, data: bytes) -> None:
+        """Find source, and what is said of groups, in what somebody may have pasted."""
+        if self._part.size <= MOST_PASTED:
+            shown = find_shown(data, self._row)
+            self._part.sources = [*self._part.sources, *shown][:MAX_SHOWN]
+            for note in find_group_notes(data, self._row):
+                self._part.keep_tabled(note)
 
     def _find_pieces(self, data: bytes, begin: int, table: LineTable) -> deque[TellingPiece]:
         """Find the lines from a place on that may matter."""
@@ -282,7 +292,6 @@ class LogReader:
 
     def _name_section(self, line: LogLine, data: bytes, start: int) -> None:
         host = line.node
-        name_quota(line, data, start)
         self._sections.name(line, data, start)
         if line.is_kernel and line.node != host:
             self._part.facts.note_host(line.node)

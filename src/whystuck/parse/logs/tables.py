@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from whystuck.evidence.live import ExitRecord, FatalStack, PythonException, StackSample
 from whystuck.evidence.logs.lines import UNKNOWN_RANK, LogCluster, LogEvent, Logs
 from whystuck.evidence.nodes.checks import CheckResult
 from whystuck.evidence.nodes.ras import RasStatus
+from whystuck.evidence.ops.collectives import Frame
 from whystuck.evidence.ranks import MAX_RANK
 from whystuck.parse.boot_check import make_boot_results
 from whystuck.parse.logs.blocks.stack_ranks import make_stacks
@@ -26,6 +27,7 @@ from whystuck.parse.logs.members import name_member
 from whystuck.parse.logs.overcome import find_good_end, goes_on, is_overcome
 from whystuck.parse.logs.parts import EventSeen
 from whystuck.parse.logs.search.scan import MAX_GROUP
+from whystuck.parse.logs.shown_sources import make_sources
 from whystuck.parse.logs.signatures import Signature
 from whystuck.parse.logs.sole_failures import name_sole_failure
 
@@ -76,6 +78,7 @@ class LogTable:
     left_out: int
     ras: tuple[RasStatus, ...] = ()
     checks: tuple[CheckResult, ...] = ()
+    sources: Mapping[str, str] = field(default_factory=dict)
 
 
 def join_logs(sources: Sequence[LogInput], signatures: Sequence[Signature]) -> LogTable:
@@ -121,7 +124,21 @@ def join_logs(sources: Sequence[LogInput], signatures: Sequence[Signature]) -> L
             for source in sources
             for one in make_boot_results(source.part.boot, artifact=source.artifact)
         ),
+        make_sources(
+            (one for source in sources for one in source.part.sources),
+            _list_frames(stacks, exceptions),
+        ),
     )
+
+
+def _list_frames(
+    stacks: Iterable[StackSample], exceptions: Iterable[PythonException]
+) -> Iterator[Frame]:
+    for sample in stacks:
+        for thread in sample.threads:
+            yield from thread.frames
+    for item in exceptions:
+        yield from item.frames
 
 
 def _make_events(
@@ -163,7 +180,7 @@ def _make_calls(index: LogIndex, log: KnownLog) -> Iterator[LogEvent]:
     """Yield the calls that NCCL prints, and rows of tables: no signature looks for them."""
     part = log.source.part
     calls: list[tuple[str, CallSeen | TabledSeen]] = [
-        ("nccl.call", one) for calls in part.facts.calls.values() for one in calls
+        (one.name, one) for calls in part.facts.calls.values() for one in calls
     ]
     for name, seen in (*calls, *((one.name, one) for one in part.tabled)):
         owner = index.find_owner(log, seen.line, seen.row, seen.line.stamp)

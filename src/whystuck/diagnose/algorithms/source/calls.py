@@ -301,7 +301,9 @@ def _find_function(frame: Frame, sources: Mapping[str, str]) -> ast.AST | None:
         for node in nodes
         if node.lineno <= frame.line <= (node.end_lineno or node.lineno)
     ]
-    return max(inside, key=lambda node: node.lineno, default=None)
+    # Of a function whose head is not shown, its statements stand by themselves.
+    is_bare = any(one.lineno <= frame.line <= (one.end_lineno or one.lineno) for one in tree.body)
+    return max(inside, key=lambda node: node.lineno, default=tree if is_bare else None)
 
 
 @lru_cache(maxsize=64)

@@ -24,8 +24,13 @@ _COUNTED = re.compile(
     r"step|epoch|iter|world|every|interval|freq|period|(?:^|_)idx$|(?:^|_)index$|^i$|^n$|^it$|^end$"
     r"|^total$|(?:^|_)num(?:_|$)|(?:^|_)max(?:_|$)|(?:^|_)last(?:_|$)|(?:^|_)first(?:_|$)|accum"
 )
+# Names of counts that may be of what one rank has: `n = int((labels != -100).sum())`.
+_MAY_COUNT_DATA = re.compile(r"^n$|^total$|(?:^|_)num(?:_|$)|^n_")
 _SETTINGS = frozenset({"args", "cfg", "config", "conf", "opt", "opts", "hparams", "flags", "FLAGS"})
 _COUNTING = frozenset({"int", "min", "max", "divmod", "range", "abs", "round", "bool"})
+
+
+_COUNTS_OF_DATA = frozenset({"sum", "len", "numel", "item", "count_nonzero", "nonzero", "size"})
 
 
 class Reach(Enum):
@@ -267,8 +272,10 @@ def _is_shared(node: ast.expr, text: _Text, depth: int) -> bool:
     if isinstance(node, ast.Name | ast.Attribute):
         name = node.id if isinstance(node, ast.Name) else node.attr
         known = text.values.get(ast.unparse(node))
-        if _COUNTED.search(name.lower()) or name.isupper() or _is_setting(node):
-            return True
+        is_of_data = known is not None and _MAY_COUNT_DATA.search(name) and _asks_data(known)
+        is_told = bool(_COUNTED.search(name.lower())) or name.isupper() or _is_setting(node)
+        if is_told or is_of_data:
+            return not is_of_data
         return known is not None and depth > 0 and _is_shared(known, text, depth - 1)
     if isinstance(node, ast.Call):
         name = node.func.id if isinstance(node.func, ast.Name) else ""
@@ -283,6 +290,14 @@ def _is_shared(node: ast.expr, text: _Text, depth: int) -> bool:
     parts = [one for one in ast.iter_child_nodes(node) if isinstance(one, ast.expr)]
     is_plain = isinstance(node, ast.BoolOp | ast.BinOp | ast.UnaryOp | ast.Compare | ast.Tuple)
     return is_plain and all(_is_shared(one, text, depth) for one in parts)
+
+
+def _asks_data(value: ast.expr) -> bool:
+    """Tell whether a value is counted in what a rank has: by a call that is no arithmetic."""
+    return any(
+        isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in _COUNTS_OF_DATA
+        for node in ast.walk(value)
+    )
 
 
 def _is_setting(node: ast.expr) -> bool:

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from whystuck.diagnose import codes
 from whystuck.diagnose.algorithms.failures.causes import is_cascade
 from whystuck.diagnose.algorithms.failures.departures import describe_departure
-from whystuck.diagnose.algorithms.processes.locks import find_crossing, find_parked
+from whystuck.diagnose.algorithms.processes.locks import (
+    Parked,
+    find_crossing,
+    find_parked,
+    may_be_held_elsewhere,
+)
 from whystuck.diagnose.algorithms.stacks.frames import (
     describe_place,
     find_user_frame,
@@ -148,14 +154,19 @@ def explain_exception(facts: Facts, rank: int) -> Suspicion | None:
 
 def explain_locks(facts: Facts, rank: int) -> Suspicion | None:
     """Explain a rank with two threads that are parked on locks."""
-    parked = find_parked(facts.stacks.samples_by_rank.get(rank, ()), facts.evidence.sources)
-    if len(parked) < 2 or not any(item.thread.is_main for item in parked):  # noqa: PLR2004 - a pair
-        return None
+    samples = facts.stacks.samples_by_rank.get(rank, [])
+    parked = find_parked(samples, facts.evidence.sources)
     crossing = find_crossing(parked)
-    main = next(item for item in parked if item.thread.is_main)
-    first, second = crossing or (main, next(item for item in parked if item is not main))
+    pair = crossing or _pair_with_main(parked)
+    if pair is None:
+        return None
+    first, second = pair
     if not crossing and first.lock == second.lock:
         return None
+    is_named = first.is_named and second.is_named
+    # Who holds locks that nothing names is one of those that wait, or another one.
+    is_open = not is_named and may_be_held_elsewhere(samples[-1], parked)
+    is_seen = crossing and not (first.is_noted or second.is_noted)
     sites = [
         {"thread": item.thread.name, "waits_for": item.lock, "holds": sorted(item.held)}
         for item in (first, second)
@@ -163,13 +174,20 @@ def explain_locks(facts: Facts, rank: int) -> Suspicion | None:
     return Suspicion(
         rank,
         codes.LOCK_DEADLOCK,
-        Confidence.CERTAIN if crossing else Confidence.LIKELY,
+        Confidence.CERTAIN if is_seen else (Confidence.POSSIBLE if is_open else Confidence.LIKELY),
         f"has two threads that wait for each other's lock ({first.lock}, {second.lock})",
         (first.frame,),
         more_frames=(second.frame,),
         because=(facts.stacks.cite(rank, f"two parked threads of rank {rank}"),),
         details={"threads": sites},
     )
+
+
+def _pair_with_main(parked: Sequence[Parked]) -> tuple[Parked, Parked] | None:
+    """Pair the main thread with another one that is parked, where both are."""
+    main = next((item for item in parked if item.thread.is_main), None)
+    other = next((item for item in parked if item is not main), None)
+    return (main, other) if main is not None and other is not None else None
 
 
 # What waits until the file of a lock is gone, or given back: torch's extensions, the caches of

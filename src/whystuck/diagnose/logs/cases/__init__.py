@@ -10,8 +10,10 @@ from whystuck.diagnose.logs.cases.clocks_off import make_clocks_off
 from whystuck.diagnose.logs.cases.config import make_config_errors
 from whystuck.diagnose.logs.cases.debuggers import make_debuggers
 from whystuck.diagnose.logs.cases.devices.abnormal import make_abnormal
+from whystuck.diagnose.logs.cases.devices.absent import make_absent
 from whystuck.diagnose.logs.cases.devices.device_faults import make_device_fault
 from whystuck.diagnose.logs.cases.devices.device_memory import make_device_memory
+from whystuck.diagnose.logs.cases.devices.downed import make_downed
 from whystuck.diagnose.logs.cases.devices.hardware import make_hardware
 from whystuck.diagnose.logs.cases.devices.miscomputing import make_miscomputing
 from whystuck.diagnose.logs.cases.devices.pairs import make_pairs
@@ -33,14 +35,22 @@ from whystuck.diagnose.logs.cases.memory_daemons import make_daemons
 from whystuck.diagnose.logs.cases.memory_pressure import make_memory_pressure
 from whystuck.diagnose.logs.cases.not_ended import make_not_ended
 from whystuck.diagnose.logs.cases.ops.calls import make_calls
+from whystuck.diagnose.logs.cases.ops.counted_calls import make_counted_calls
 from whystuck.diagnose.logs.cases.ops.crossed import make_crossed
+from whystuck.diagnose.logs.cases.ops.crossed_orders import make_crossed_orders
+from whystuck.diagnose.logs.cases.ops.departed import make_departed
 from whystuck.diagnose.logs.cases.ops.horovod import make_horovod_mismatch
+from whystuck.diagnose.logs.cases.ops.left_behind import make_left_behind
 from whystuck.diagnose.logs.cases.ops.left_out import make_left_out
 from whystuck.diagnose.logs.cases.ops.mismatch import make_mismatches
 from whystuck.diagnose.logs.cases.ops.missing import make_missing
 from whystuck.diagnose.logs.cases.ops.parted import make_parted
+from whystuck.diagnose.logs.cases.ops.parted_sites import make_parted_sites
 from whystuck.diagnose.logs.cases.ops.past import make_past
+from whystuck.diagnose.logs.cases.ops.pipeline_notes import make_pipeline_notes
 from whystuck.diagnose.logs.cases.ops.recorder_told import make_recorder_told
+from whystuck.diagnose.logs.cases.ops.told_halves import make_told_halves
+from whystuck.diagnose.logs.cases.ops.told_history import make_told_history
 from whystuck.diagnose.logs.cases.ops.transfer_rings import make_transfer_rings
 from whystuck.diagnose.logs.cases.ops.uneven import make_left, make_pauses, make_uneven
 from whystuck.diagnose.logs.cases.ops.wrong_splits import make_wrong_splits
@@ -51,6 +61,7 @@ from whystuck.diagnose.logs.cases.reducer import make_reducer_errors
 from whystuck.diagnose.logs.cases.rendezvous import make_rendezvous
 from whystuck.diagnose.logs.cases.saves import make_slow_saves
 from whystuck.diagnose.logs.cases.serial_saves import make_serial_saves
+from whystuck.diagnose.logs.cases.shared_memory import make_shared_memory
 from whystuck.diagnose.logs.cases.slow_hosts import make_slow_hosts
 from whystuck.diagnose.logs.cases.slow_storage import make_slow_storage
 from whystuck.diagnose.logs.cases.slow_tables import make_starved, make_throttled
@@ -73,19 +84,24 @@ MAKERS: tuple[Maker, ...] = (
     make_daemons,
     make_device_memory,
     make_hardware,
+    make_downed,
     make_device_fault,
     make_miscomputing,
+    make_absent,
     make_memlock,
+    make_shared_memory,
     make_config_errors,
     make_unstarted,
     make_transports,
     make_unbound,
     make_reducer_errors,
+    make_parted_sites,
     make_mismatches,
     make_horovod_mismatch,
     make_wrong_splits,
     make_uneven,
     make_crossed,
+    make_crossed_orders,
     make_missing,
     make_debuggers,
     make_recorder_told,
@@ -110,8 +126,14 @@ MAKERS: tuple[Maker, ...] = (
     make_abnormal,
     make_swallowed,
     make_left_out,
+    make_left_behind,
+    make_told_history,
+    make_pipeline_notes,
     make_parted,
     make_past,
+    make_departed,
+    make_counted_calls,
+    make_told_halves,
     make_not_ended,
     make_gil_held,
     make_link_speeds,

@@ -222,11 +222,13 @@ def _find_unresolved(told: Told) -> Answer | None:
     hosts = sorted(host for host in meeting.nameless if host)
     name = hosts[0] if hosts else "the name of the rendezvous"
     nodes, ranks = find_odd_ones(told, keys)
+    here = {rank for node in nodes for rank in told.view.list_ranks_on(node)}
     who = " and ".join(nodes) or (name_ranks(ranks) if ranks else "")
     return Answer(
         "unresolved",
         f"{name} could not be resolved" + (f" on {who}" if who else ""),
-        ranks=() if nodes else ranks,
+        # The ranks of a host are no better off than it; a pod with one rank is that rank.
+        ranks=tuple(here) if len(here) == 1 else () if nodes else ranks,
         nodes=nodes,
         keys=frozenset(keys),
         details={"host": hosts[0] if hosts else ""},

@@ -104,4 +104,7 @@ def _is_rank(event: LogEvent) -> bool:
 
 def _find_rank(view: LogView, event: LogEvent) -> int | None:
     task = _TASK.match(event.groups.get("task") or "")
-    return view.find_rank_of_pid(int(task[2]), event.node) if task else None
+    rank = view.find_rank_of_pid(int(task[2]), event.node) if task else None
+    here = view.list_ranks_on(event.node)
+    # A host with one rank has no other process of such a name that counts.
+    return next(iter(here)) if task and rank is None and len(here) == 1 else rank

@@ -101,6 +101,9 @@ class RankNeverJoined(SuspectRule):
             or scene.exits.is_crash
         )
         laggard = find_laggards(scene.evidence, scene.ranks.all) if is_open else None
+        left = {rank for case in scene.story.of(codes.LEFT_EARLY) for rank in case.ranks}
+        if laggard is not None and left >= set(laggard.ranks):
+            return
         if laggard is not None:
             ranks = laggard.ranks
             frames = [(rank, scene.exits.find_last_frames(rank)) for rank in ranks]

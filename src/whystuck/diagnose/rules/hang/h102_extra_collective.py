@@ -49,12 +49,19 @@ class ExtraCollective(DivergenceRule):
     the rank. Without such a condition it is only `possible`: of a barrier, or a call for the state
     of a sharded model, beside ops of a step.
 
+    The source may be what somebody shows beside pasted stacks: what `sed -n 36,46p ckpt.py`, `nl`
+    or `grep -n` print, or a listing below the name of a file.
+
     Where other ranks make that very call, too, but from elsewhere, and its function makes it
     without a condition, as wrappers do, the line is that of the caller. This takes the source of
     the wrapper.
 
     Where `torchfrtrace` or Horovod tells that most members of a group are missing, whoever came is
     `possible`: `details.joined` and `details.missing`.
+
+    Where watchdogs or `torchfrtrace` show rank 0 alone in a barrier (which NCCL makes of an
+    all_reduce of one element), and all others in a call with data, the barrier is the extra call.
+    Of another rank, it may be what comes behind the call that it left out: H105 or H106.
 
     ## False alarms
 

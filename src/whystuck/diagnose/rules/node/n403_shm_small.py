@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import ClassVar
 
+from whystuck.diagnose import codes
 from whystuck.diagnose.check_rule import CheckRule
+from whystuck.diagnose.context.scene import Scene
+from whystuck.diagnose.logs.log_rule import tell_case
+from whystuck.diagnose.policy import Policy
+from whystuck.evidence.finding import Finding
 
 
 class ShmSmall(CheckRule):
@@ -19,6 +25,11 @@ class ShmSmall(CheckRule):
 
     A file is written there, and what is free is compared with the policy.
 
+    Of texts, what `df`, `mount`, `/proc/mounts`, `docker inspect` or a `docker run --shm-size` show
+    of `/dev/shm`, where less than 512 MiB are free and processes of the job ended for it: the
+    messages of PyTorch and NCCL, a bus error, or a full device where shared memory is taken.
+    Without these figures, it is C210.
+
     ## False alarms
 
     Jobs without workers need none.
@@ -28,6 +39,12 @@ class ShmSmall(CheckRule):
     Give the container more.
     """
 
-    code = "N403"
+    code = codes.SHM_SMALL
+    needs = ("checks", "logs")
     name = "shm-small"
     remedies: ClassVar[tuple[str, ...]] = ("start the container with `--shm-size 8g` or more",)
+
+    def check(self, scene: Scene, policy: Policy) -> Iterator[Finding]:
+        """Yield what checks found, and what texts tell of shared memory."""
+        yield from super().check(scene, policy)
+        yield from (tell_case(self, case) for case in scene.story.of(self.code))

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import ClassVar
 
+from whystuck.diagnose import codes
 from whystuck.diagnose.check_rule import CheckRule
+from whystuck.diagnose.context.scene import Scene
+from whystuck.diagnose.logs.log_rule import tell_case
+from whystuck.diagnose.policy import Policy
+from whystuck.evidence.finding import Finding
 
 
 class NicDown(CheckRule):
@@ -21,6 +27,10 @@ class NicDown(CheckRule):
     off, and the address stays. One that nothing asks for may be down, and so may a bridge without
     ports, unless no interface that was up before is left.
 
+    Of texts, a port that `ibstat`, `ibdev2netdev`, `rdma link`, `ethtool` or `ip link` show to be
+    down, where NCCL (`Got async event : port error`) or the kernel (`Link down`) say that it went
+    down while ranks worked. Without such a look, or where the card itself broke, it is C208.
+
     ## False alarms
 
     A variable that is meant for another node.
@@ -30,6 +40,12 @@ class NicDown(CheckRule):
     Bring the link up, or name another interface.
     """
 
-    code = "N408"
+    code = codes.NIC_DOWN
+    needs = ("checks", "logs")
     name = "nic-down"
     remedies: ClassVar[tuple[str, ...]] = ("`ip -br link` lists the interfaces of this node",)
+
+    def check(self, scene: Scene, policy: Policy) -> Iterator[Finding]:
+        """Yield what checks found, and what texts tell of ports."""
+        yield from super().check(scene, policy)
+        yield from (tell_case(self, case) for case in scene.story.of(self.code))

@@ -31,8 +31,8 @@ class FabricErrors(CheckRule):
     active with one lane (`1X`), as `ibstatus` or `mlxlink` shows it, or with fewer lanes and half
     the rate of most cards of its host, as `/sys/class/infiniband/*/ports/1/rate` prints it.
 
-    Where bandwidths of pairs of hosts are listed, or stand in a matrix: the one host whose pairs are all slow, while the
-    pairs without it are fast.
+    Where bandwidths of pairs of hosts are listed, or stand in a matrix: the one host whose pairs
+    are all slow, while the pairs without it are fast.
 
     ## False alarms
 

@@ -47,9 +47,9 @@ class WeightsDiverged(Rule):
     few ranks of three or more that differ from all others at one step are named. So are those of
     a table of values (`grad_norm across the workers:`), and of one with a column or a row for each
     rank: sums and hashes over parameters, as the names of columns or the lines above it say. Sums
-    that differ by no more than the order of what is added are equal. An exception that says that gradients or
-    parameters differ between ranks is told here, too: whoever raised it has found the difference,
-    and is not named for that.
+    that differ by no more than the order of what is added are equal. An exception that says that
+    gradients or parameters differ between ranks is told here, too: whoever raised it has found the
+    difference, and is not named for that.
 
     Only copies are compared: the same name, the same shape, and equal values at the first look and
     at the first one at which the tensor had changed. Shards of a tensor and stages of a pipeline

@@ -14,6 +14,7 @@ CLOCK_MARKS = (
     *(b"sclk", b"SCLK", b"| clock", b"clock |", b"clock  ", b"clocks  ", b"clk  ", b"clk |"),
     *(b"SM clock", b"sm clock", b"SM clk", b"sm clk", b"(MHz)", b"[MHz]", b" MHz |", b"MHz  "),
     *(b"MHz,", b"_mhz", b"_MHz", b"sm_clock", b"gpu_clock", b"clock,"),
+    *(b"GPU clock", b"gpu clock", b"core clock", b"clock\t", b"clock \xe2\x94\x82"),
 )
 _UNIT = r"(?:[ _]?[(\[]?(?:mhz|ghz|\u00b0?c|%|w)[)\]]?)?"
 _COLUMNS = {

@@ -1,4 +1,7 @@
-"""Ports of InfiniBand and RoCE, as `ibstat`, `ibstatus`, `ibv_devinfo`, `rdma link` show them."""
+"""Ports of InfiniBand and RoCE, as `ibstat`, `ibstatus`, `ibv_devinfo`, `rdma link` show them.
+
+And links of interfaces, as `ethtool` and `ip link` do.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,11 @@ PORT_MARKS = (
     b" physical_state ",
     b" port 1 ==> ",
     b"mlxlink ",
+    b"ethtool ",
+    b"Settings for ",
+    b"Link detected: ",
+    b"<NO-CARRIER",
+    b"/sys/class/infiniband/",
     b" Gb/sec (",
 )
 _MAX_STRANGERS = 3
@@ -30,7 +38,19 @@ _LINE = re.compile(
     rf"\blink ({_CARD})/(\d{{1,3}}) (?:subnet_prefix .{{0,120}} )?state ([A-Z]{{3,20}}) "
     r"physical_state ([A-Za-z_]{3,40})"
 )
-_NETDEV = re.compile(rf"^\s{{0,4}}({_CARD}) port (\d{{1,3}}) ==> \S{{1,40}} \((Up|Down)\)")
+_NETDEV = re.compile(rf"^\s{{0,4}}({_CARD}) port (\d{{1,3}}) ==> (\S{{1,40}}) \((Up|Down)\)")
+# An interface of which `ethtool` is asked, and what it says of its link.
+_ETHTOOL = re.compile(rf"\bethtool ({_CARD})(?:\s|$)|^\s{{0,4}}Settings for ({_CARD}):")
+_DETECTED = re.compile(r"^\s{0,24}Link detected: (yes|no)\b")
+# `7: eth0: <NO-CARRIER,BROADCAST,UP> mtu 9000 qdisc mq state DOWN`, `eth0 DOWN MAC <NO-CARRIER,UP>`
+_CARRIER = re.compile(
+    rf"^\s{{0,4}}(?:\d{{1,4}}: )?({_CARD})(?:@\S{{1,40}})?:?\s.{{0,60}}?"
+    r"<NO-CARRIER,[A-Z,_-]{0,80}\bUP>"
+)
+# What a file of the kernel says of one port: `1: DOWN`
+_FILE = re.compile(rf"\bcat /sys/class/infiniband/({_CARD})/ports/(\d{{1,3}})/state\s*$")
+# a number and a colon may be taken for a prefix
+_IN_FILE = re.compile(r"^\s{0,4}(?:\d: )?(DOWN|ACTIVE|INIT|ARMED)\s*$")
 # A card of which `mlxlink` is asked; its fields are wide.
 _ASKED = re.compile(rf"\bmlxlink (?:-\S{{1,20}} )?(?:-d|--device) ({_CARD})(?:\s|$)")
 _WIDTH = re.compile(r"^\s{0,4}Width\s{0,40}: (\d{1,2})[xX]\s*$")
@@ -68,14 +88,24 @@ class PortReader:
         self._now: dict[str, str] | None = None
         self._left = 0
         self._is_infiniband = False
+        self._interface = ""
+        self._is_file = False
 
     @property
     def is_open(self) -> bool:
         """Whether the next lines may be fields of a port."""
-        return self._left > 0
+        return self._left > 0 or self._is_file
 
     def read(self, line: LogLine, row: int, *, is_mark: bool) -> Iterator[TabledSeen]:
         """Take a line; yield the port whose state it tells."""
+        if self._is_file or is_mark:
+            link = self._read_link(line, row)
+            if link is not None:
+                yield link
+                return
+        yield from self._read_port(line, row, is_mark=is_mark)
+
+    def _read_port(self, line: LogLine, row: int, *, is_mark: bool) -> Iterator[TabledSeen]:
         text = line.text
         if is_mark and (match := _ASKED.search(text)):
             self._card, self._port, self._now, self._left = match[1], "1", None, _MAX_ASKED
@@ -93,12 +123,31 @@ class PortReader:
             self._card = match[1] or match[2] or match[3]
             self._port, self._now, self._left = match[4] or "1", None, _MAX_STRANGERS
         elif is_mark and (match := _LINE.search(text) or _NETDEV.match(text)):
-            state = match[3].lower()
-            physical = match[4].lower() if match.re is _LINE else ""
-            told = {"card": match[1], "port": match[2], "state": _UP.get(state, state)}
-            yield TabledSeen("table.port", row, line, told | {"physical": physical, "layer": ""})
+            is_line = match.re is _LINE
+            state, physical = (match[3], match[4].lower()) if is_line else (match[4], "")
+            state = _UP.get(state.lower(), state.lower())
+            told = {"card": match[1], "port": match[2], "state": state, "layer": ""}
+            told |= {} if is_line else {"netdev": match[3]}
+            yield TabledSeen("table.port", row, line, told | {"physical": physical})
         elif self._left:
             yield from self._read_field(line, row)
+
+    def _read_link(self, line: LogLine, row: int) -> TabledSeen | None:
+        """Take a command or a line about one interface; return its link where the line tells it."""
+        text = line.text
+        is_file, self._is_file = self._is_file, False
+        if is_file and (match := _IN_FILE.match(text)):
+            return _tell_link(line, row, (self._card, self._port), match[1].lower())
+        if match := _FILE.search(text):
+            self._card, self._port, self._is_file, self._left = match[1], match[2], True, 0
+        elif match := _ETHTOOL.search(text):
+            self._interface = match[1] or match[2]
+        elif (match := _DETECTED.match(text)) and self._interface:
+            state = "active" if match[1] == "yes" else "down"
+            return _tell_link(line, row, (self._interface, "0"), state)
+        elif match := _CARRIER.match(text):
+            return _tell_link(line, row, (match[1], "0"), "down")
+        return None
 
     def _make_width(self, line: LogLine, row: int, lanes: str) -> TabledSeen:
         """Make the port whose width `mlxlink` tells, which is that of a link that is up."""
@@ -128,6 +177,11 @@ class PortReader:
                 self._now |= {"rate": rate[1], "lanes": rate[2]}
         elif name and self._now is not None and value is not None:
             self._now[name] = value[1].lower()
+
+
+def _tell_link(line: LogLine, row: int, port: tuple[str, str], state: str) -> TabledSeen:
+    told = {"card": port[0], "port": port[1], "state": state, "physical": "", "layer": "link"}
+    return TabledSeen("table.port", row, line, told)
 
 
 def _join_file(line: LogLine) -> str:

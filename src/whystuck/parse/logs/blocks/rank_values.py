@@ -18,9 +18,11 @@ from whystuck.parse.logs.lines import LogLine
 
 _MEMBERS = (b"workers", b"ranks", b"replicas")
 _SUMS = (
-    *(b"checksum", b"param hash", b"params hash", b"weight hash", b"model hash", b"state hash"),
+    *(b"checksum", b"Checksum", b"param hash", b"params hash", b"weight hash", b"weights hash"),
+    *(b"model hash", b"state hash", b"parameter hash", b"parameters hash", b"hash of "),
     *(b"norm of all", b"norm of the", b"norm of we", b"norm of pa", b"norm of mo", b"weight norm"),
     *(b"param norm", b"parameter norm", b"sum of |", b"sum of all", b"sum over all", b"ingerprint"),
+    b"hashes of ",
 )
 VALUE_MARKS = _SUMS + tuple(
     word + b" " + members

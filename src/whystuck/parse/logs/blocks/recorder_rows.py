@@ -22,6 +22,18 @@ _COLUMNS = {
     "seq": ("coll_seq", "collective_seq_id", "collective_seq", "seq", "seq_id", "coll_seq_id"),
     "op": ("op", "profiling_name", "op_name", "operation", "name", "collective", "optype"),
     "state": ("state", "status"),
+    "sizes": ("input_sizes", "sizes", "size", "shape", "shapes", "input_shape", "in_sizes"),
+    "site": (
+        "site",
+        "call_site",
+        "callsite",
+        "caller",
+        "called_from",
+        "frame",
+        "where",
+        "location",
+        "code",
+    ),
 }
 _NEEDED = {"own", "seq", "op", "state"}
 _STATE = re.compile(r"^(?:scheduled|started|completed)$")
@@ -31,6 +43,11 @@ _BARE = re.compile(
     r"^[\s(\[]{0,4}(?:rank\s?|r)?(?P<own>\d{1,7})[,:\s]{1,3}(?P<seq>\d{1,12})[,\s]{1,3}['\"]?"
     rf"(?:{'|'.join(_BACKENDS)}):(?P<op>\w{{2,40}})['\"]?[,\s]"
     r"(?:.{0,400}?[\s,'\"])?(?P<state>scheduled|started|completed)\b"
+)
+# What may stand in a row beside: the sizes of tensors, and where the op was called.
+_SIZES = re.compile(r"\[\[[\d, \[\]]{0,200}\]\]")
+_CALLED = re.compile(
+    r"([\w./~+-]{1,300}\.py)(?::|[, ]{1,3}(?:line )?)(\d{1,7})(?:[ ,:]{1,3}(?:in )?([\w<>.]+))?"
 )
 _OP_PREFIX = re.compile(r"^\w{1,12}:")
 
@@ -55,7 +72,10 @@ class RecorderReader:
         if self._columns:
             yield from self._read_entry(line, row)
         elif is_mark and (entry := _BARE.match(line.text)) and int(entry["own"]) <= MAX_RANK:
-            yield TabledSeen("table.entry", row, line, {"group": "", **entry.groupdict()})
+            told = {"group": "", "sizes": "", **entry.groupdict(), "sites": _find_site(line.text)}
+            if sizes := _SIZES.search(line.text):
+                told["sizes"] = sizes[0]
+            yield TabledSeen("table.entry", row, line, told)
 
     def _begins(self, text: str) -> bool:
         mark = next((one for one in "|," if one in text), "")
@@ -82,12 +102,19 @@ class RecorderReader:
         self._strangers = 0
         told_of = {name: groups.get(name, "")[:80] for name in _COLUMNS}
         told_of |= {"state": told_of["state"].lower(), "op": _OP_PREFIX.sub("", told_of["op"])}
+        told_of["sites"] = _find_site(told_of.pop("site"))
         yield TabledSeen("table.entry", row, line, told_of)
 
     def _end_soon(self, text: str) -> None:
         self._strangers += any(char.isalnum() for char in text)
         if self._strangers > MAX_STRANGERS:
             self._columns, self._mark = [], ""
+
+
+def _find_site(text: str) -> str:
+    """Return the file, line and function that a text names, with tabs between them."""
+    match = _CALLED.search(text)
+    return f"{match[1]}\t{match[2]}\t{match[3] or '<unknown>'}" if match else ""
 
 
 def _find_column(name: str) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 
 from whystuck.evidence.logs.lines import UNKNOWN_RANK
+from whystuck.parse.logs.blocks.heads import name_quota
 from whystuck.parse.logs.label_forms import NO_COUNT
 from whystuck.parse.logs.lines import LogLine, take_file
 from whystuck.parse.logs.names import is_file
@@ -29,7 +30,9 @@ _POD_ROW = re.compile(
 _STATE = re.compile(
     r"^\s{0,24}(?:[Ss]tate:\s{1,8}(?:\d{1,2}: )?[A-Z]|LnkSta:|link [a-z]\w{1,30}/\d"
     r"|(?:Max|Current)\s{2,40}: |[a-z]\w{1,30} port \d{1,2} ==> |\d{1,3}, |State:\t[A-Z] \("
-    # what mlxlink tells of a link
+    # what ethtool, ip and mlxlink tell of a link
+    r"|Link detected: |(?:\d{1,4}: )?[a-z][\w.@-]{1,40}:?\s.{0,60}?<NO-CARRIER,"
+    r"|(?:DOWN|ACTIVE|INIT|ARMED)\s*$"
     r"|Width {4,40}: "
     # counters of a cgroup
     r"|nr_(?:periods|throttled) \d"
@@ -45,6 +48,7 @@ _HOST = rf"{NO_COUNT}(?=[\w.]*[\d-])[A-Za-z][\w.-]{{1,62}}|(?:\d{{1,3}}\.){{3}}\
 # What shows the state of the host that it runs on.
 _LOOK = re.compile(
     r"(?:sudo )?(?:dmesg|journalctl|ibstat|ibstatus|mlxlink|lspci|systemctl|nvidia-smi|rocm-smi"
+    r"|ibdev2netdev|ibv_devinfo|rdma |ethtool |ip |cat /sys/"
     r"|\w{1,10} .{0,200}(?:/var/log/|/sys/fs/cgroup/|/sys/class/infiniband/))"
 )
 _WORDS = r"(?:dmesg|journalctl|kernel|kern\.log|syslog|/var/log/messages)"
@@ -52,9 +56,10 @@ _OF = r"\b(?:on|from|of|host|node|machine):? [`'\"]?"
 _FAR = r".{0,200}"
 _HEAD = re.compile(
     # A shell that runs a command elsewhere.
-    rf"^{_FAR}\b(?:ssh|pdsh -w|clush -w|srun -w) (?:-\S{{1,40}} )?(?:\w{{1,40}}@)?"
-    rf"(?P<ssh>{_HOST})\b.*$"
-    rf"|^{_FAR}\b(?:kubectl|oc) exec (?:-\S{{1,40}} )?(?P<exec>{_HOST})(?: .*)?$"
+    rf"^{_FAR}\b(?:(?:ssh|pdsh -w|clush -w) (?:-\S{{1,40}} )?"
+    r"|srun (?:[^|;&\n]{0,120} )?(?:-w ?|--nodelist[ =])"
+    r"|(?:kubectl|oc|k) (?:[^|;&\n]{0,80} )?(?:exec|debug) (?:-\S{1,40} ){0,4}(?:node/|pod/)?)"
+    rf"(?:\w{{1,40}}@)?(?P<ssh>{_HOST})\b.*$"
     # dshbak and clush, with hosts that say the same in one list
     r"|^-{4,80}\n(?P<dsh>\S{1,200})(?: \(\d{1,6}\))?\n-{4,80}$"
     rf"|^[=#*<>-]{{2,12}} ?(?P<fence>{_HOST}):? ?[=#*<>-]{{0,12}}$"
@@ -65,7 +70,7 @@ _HEAD = re.compile(
     rf"|^{_FAR}\b{_WORDS}\b{_FAR}{_OF}(?P<told>{_HOST})\b.*$",
     re.MULTILINE,
 )
-_ANY_HOST = ("ssh", "exec", "fence", "said", "told")
+_ANY_HOST = ("ssh", "fence", "said", "told")
 _DESCRIBED = re.compile(
     r"\bkubectl\b.{0,200}? describe (?:pods?[ /])(?P<pod>[a-z0-9][\w.-]{0,200})"
     r"|^Name: +(?P<name>\S{1,200})$",
@@ -79,6 +84,10 @@ _SHOWN = re.compile(
     # what a container printed before it was started again
     r"^.{0,80}[$#%>] ?(?P<before>(?:sudo )?(?:kubectl|oc|k) (?:[^|;&\n]{0,200} )?logs?\b"
     r"[^|;&\n]{0,200}? (?:--previous|-p)(?![\w-]).{0,200})$"
+    # what a pod printed
+    r"|^.{0,80}[$#%>] ?(?:sudo )?(?:kubectl|oc|k) (?:-n \S{1,60} |--namespace[= ]\S{1,60} )?logs "
+    r"(?:-{1,2}[a-z]\S{0,60} (?:\d\S{0,8} )?){0,4}(?:pods?/)?(?P<pod>[a-z0-9][\w.-]{0,200})"
+    r".{0,200}$"
     rf"|^==> {_FILE.format('tail')} <==$"
     rf"|^.{{0,80}}[$#%>] ?(?:sudo )?(?:head|tail|cat|less|more|sed|tac|zcat)\b[^|;&]{{0,120}}? "
     rf"{_FILE.format('asked')}(?: ?[|<>].{{0,100}})?$"
@@ -94,7 +103,7 @@ class SectionFinder:
     """Remembers the last heading of one log; each part of it is looked at once."""
 
     def __init__(self) -> None:
-        self._host = self._pod = self._file = ""
+        self._host = self._pod = self._file = self._writer = ""
         self._is_previous = False
         self._place = self._file_place = 0
         self._left = _MOST_IN_ALL
@@ -105,6 +114,7 @@ class SectionFinder:
 
     def name(self, line: LogLine, data: bytes, start: int) -> None:
         """Give a line that names no host, at a place of a block, that of the heading above it."""
+        name_quota(line, data, start)
         if len(data) <= _MOST_PASTED:
             self._name_file(line, data, start)
         is_event = _EVENT.match(line.text) is not None
@@ -131,6 +141,7 @@ class SectionFinder:
         above = data[begin:start].decode("utf-8", errors="replace")
         for match in _SHOWN.finditer(above):
             self._file = match["tail"] or match["asked"] or ""
+            self._writer = match["pod"] or ""
             self._is_previous = match["before"] is not None
         self._file_place = start
         line.is_previous = self._is_previous
@@ -139,6 +150,7 @@ class SectionFinder:
             return
         if self._file:
             take_file(line, self._file)
+        line.node = line.node or self._writer
 
 
 def _find_host(above: str, host: str) -> str:

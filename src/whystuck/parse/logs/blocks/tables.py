@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 
+from whystuck.parse.logs.blocks.batch_counts import BATCH_MARKS, BatchReader
 from whystuck.parse.logs.blocks.counter_rows import COUNTER_MARKS, CounterReader
+from whystuck.parse.logs.blocks.device_counts import COUNT_MARKS, DeviceCountReader
 from whystuck.parse.logs.blocks.device_rows import DEVICE_MARKS, DeviceReader
 from whystuck.parse.logs.blocks.device_tables import CLOCK_MARKS, DeviceTableReader
 from whystuck.parse.logs.blocks.exit_status import STATUS_MARKS, StatusReader
 from whystuck.parse.logs.blocks.file_sizes import SIZE_MARKS, SizeReader
 from whystuck.parse.logs.blocks.host_times import HOST_MARKS, HostTimeReader
 from whystuck.parse.logs.blocks.kernel_waits import WAIT_MARKS, WaitReader
+from whystuck.parse.logs.blocks.launch_rows import LAUNCH_MARKS, LaunchReader
 from whystuck.parse.logs.blocks.limit_rows import LIMIT_MARKS, LimitReader
 from whystuck.parse.logs.blocks.pair_matrix import MATRIX_MARKS, MatrixReader
 from whystuck.parse.logs.blocks.pair_rows import PAIR_MARKS, PairReader
@@ -18,42 +21,72 @@ from whystuck.parse.logs.blocks.pcie_links import PCIE_MARKS, PcieReader
 from whystuck.parse.logs.blocks.ports import PORT_MARKS, PortReader
 from whystuck.parse.logs.blocks.power_rows import POWER_MARKS, PowerReader
 from whystuck.parse.logs.blocks.process_rows import PROCESS_MARKS, ProcessReader
+from whystuck.parse.logs.blocks.rank_columns import COLUMN_MARKS, ColumnReader
+from whystuck.parse.logs.blocks.rank_counts import COUNT_MARKS as CALL_MARKS
+from whystuck.parse.logs.blocks.rank_counts import CountReader
 from whystuck.parse.logs.blocks.rank_formulas import FORMULA_MARKS, FormulaReader
 from whystuck.parse.logs.blocks.rank_tables import RANK_MARKS, Above, RankTableReader
 from whystuck.parse.logs.blocks.rank_times import TIME_MARKS, TimeReader
 from whystuck.parse.logs.blocks.rank_values import VALUE_MARKS, ValueReader
 from whystuck.parse.logs.blocks.ras_groups import GROUP_MARKS, GroupReader
 from whystuck.parse.logs.blocks.recorder_rows import RECORDER_MARKS, RecorderReader
+from whystuck.parse.logs.blocks.recorder_stacks import RECORDER_STACK_MARKS, RecorderStackReader
+from whystuck.parse.logs.blocks.same_rows import SAME_MARKS, SameReader
+from whystuck.parse.logs.blocks.shm_rows import SHM_MARKS, ShmReader
 from whystuck.parse.logs.blocks.storage_rows import STORAGE_MARKS, StorageReader
 from whystuck.parse.logs.blocks.tabled import RowReader, TabledSeen
+from whystuck.parse.logs.blocks.transfer_notes import NOTE_MARKS, TransferReader
 from whystuck.parse.logs.blocks.work_cells import WORK_MARKS, WorkReader
 from whystuck.parse.logs.lines import LogLine
 
-# One of them is in the first line of each table, or in each line that says something alone.
+# Each reader, with the texts of which one is in the first line of each of its tables, or in each
+# line that says something alone.
+_READERS: tuple[tuple[tuple[bytes, ...], Callable[[], RowReader]], ...] = (
+    (TIME_MARKS, TimeReader),
+    (DEVICE_MARKS, DeviceReader),
+    (PROCESS_MARKS, ProcessReader),
+    (WAIT_MARKS, WaitReader),
+    (PORT_MARKS, PortReader),
+    (PCIE_MARKS, PcieReader),
+    (RECORDER_MARKS, RecorderReader),
+    (PAIR_MARKS, PairReader),
+    (VALUE_MARKS, ValueReader),
+    (CALL_MARKS, CountReader),
+    (LIMIT_MARKS, LimitReader),
+    (SIZE_MARKS, SizeReader),
+    (STATUS_MARKS, StatusReader),
+    (SHM_MARKS, ShmReader),
+    (SAME_MARKS, SameReader),
+    (COUNT_MARKS, DeviceCountReader),
+    (LAUNCH_MARKS, LaunchReader),
+    (RECORDER_STACK_MARKS, RecorderStackReader),
+    (FORMULA_MARKS, FormulaReader),
+    (COUNTER_MARKS, CounterReader),
+    (COLUMN_MARKS, ColumnReader),
+    (NOTE_MARKS, TransferReader),
+    (BATCH_MARKS, BatchReader),
+    (WORK_MARKS, WorkReader),
+    (POWER_MARKS, PowerReader),
+    (STORAGE_MARKS, StorageReader),
+    (GROUP_MARKS, GroupReader),
+    (HOST_MARKS, HostTimeReader),
+)
+# Those that take a line with what stands before it, as its first cells look like a prefix.
+_WIDE_READERS = ((MATRIX_MARKS, MatrixReader), (CLOCK_MARKS, DeviceTableReader))
 TABLE_MARKS = (
     *RANK_MARKS,
-    *MATRIX_MARKS,
-    *CLOCK_MARKS,
-    *TIME_MARKS,
-    *DEVICE_MARKS,
-    *PROCESS_MARKS,
-    *WAIT_MARKS,
-    *PORT_MARKS,
-    *PCIE_MARKS,
-    *RECORDER_MARKS,
-    *PAIR_MARKS,
-    *VALUE_MARKS,
-    *LIMIT_MARKS,
-    *SIZE_MARKS,
-    *STATUS_MARKS,
-    *POWER_MARKS,
-    *STORAGE_MARKS,
-    *GROUP_MARKS,
-    *HOST_MARKS,
-    *FORMULA_MARKS,
-    *COUNTER_MARKS,
-    *WORK_MARKS,
+    *(mark for marks, _ in _WIDE_READERS for mark in marks),
+    *(mark for marks, _ in _READERS for mark in marks),
 )
+
+
+def _decode(marks: Iterable[bytes]) -> tuple[str, ...]:
+    return tuple(mark.decode() for mark in marks)
+
+
+_OF_RANKS = _decode(RANK_MARKS)
+_WIDE_TEXTS = tuple(_decode(marks) for marks, _ in _WIDE_READERS)
+_TEXTS = tuple(_decode(marks) for marks, _ in _READERS)
 
 
 class TableReader:
@@ -61,28 +94,8 @@ class TableReader:
 
     def __init__(self) -> None:
         self._ranks = RankTableReader()
-        self._wide = (MatrixReader(), DeviceTableReader())
-        self._readers: tuple[RowReader, ...] = (
-            TimeReader(),
-            DeviceReader(),
-            ProcessReader(),
-            WaitReader(),
-            PortReader(),
-            PcieReader(),
-            RecorderReader(),
-            PairReader(),
-            ValueReader(),
-            LimitReader(),
-            SizeReader(),
-            StatusReader(),
-            PowerReader(),
-            StorageReader(),
-            GroupReader(),
-            HostTimeReader(),
-            FormulaReader(),
-            CounterReader(),
-            WorkReader(),
-        )
+        self._wide = tuple(make() for _, make in _WIDE_READERS)
+        self._readers = tuple(make() for _, make in _READERS)
 
     @property
     def is_open(self) -> bool:
@@ -102,11 +115,16 @@ class TableReader:
             above: Returns the lines above it, the nearest first.
             is_mark: Whether it may begin a table.
         """
-        if is_mark or self._ranks.is_open:
-            yield from self._ranks.read_row(line, raw, row, above, is_mark=is_mark)
-        for wide in self._wide:
-            if is_mark or wide.is_open:
-                yield from wide.read_row(line, raw, row, is_mark=is_mark)
-        for reader in self._readers:
-            if is_mark or reader.is_open:
-                yield from reader.read(line, row, is_mark=is_mark)
+        # To find a text takes a tenth of the time of a pattern, and all readers have many of these.
+        if (begins := is_mark and _has_one(raw, _OF_RANKS)) or self._ranks.is_open:
+            yield from self._ranks.read_row(line, raw, row, above, is_mark=begins)
+        for texts, wide in zip(_WIDE_TEXTS, self._wide, strict=True):
+            if (begins := is_mark and _has_one(raw, texts)) or wide.is_open:
+                yield from wide.read_row(line, raw, row, is_mark=begins)
+        for texts, reader in zip(_TEXTS, self._readers, strict=True):
+            if (begins := is_mark and _has_one(raw, texts)) or reader.is_open:
+                yield from reader.read(line, row, is_mark=begins)
+
+
+def _has_one(text: str, marks: Iterable[str]) -> bool:
+    return any(mark in text for mark in marks)

@@ -23,7 +23,7 @@ from whystuck.diagnose.logs.story import ALOOF, LINKED, NEAR, OUTSIDE, OWN, Case
 from whystuck.diagnose.logs.view import LogView, simplify_bus
 from whystuck.evidence.finding import Confidence
 from whystuck.evidence.live import ExitRecord, PythonException
-from whystuck.evidence.logs.lines import LogEvent
+from whystuck.evidence.logs.lines import UNKNOWN_RANK, LogEvent
 from whystuck.evidence.ranks import name_ranks
 
 _XID = re.compile(r"Xid \((?:PCI:)?([0-9a-fA-F:.]+)\):\s*(\d+)\b,?\s*(.*)")
@@ -38,11 +38,12 @@ _LOST = "gpu_lost"
 _NODE_KINDS = {"nic", "storage", "host_crash", "host_hang", "cpu_mem_ecc", "node_failure"}
 _SHARED_KINDS = {"network", "fabric"}
 # What ranks print when their own device fails.
-_DEVICE_SIGNS = ("cuda.", "cublas.", "nccl.cuda_failure", "xpu.lost")
+_DEVICE_SIGNS = ("cuda.", "cublas.", "nccl.cuda_failure", "rocm.", "xpu.lost")
 _DEVICE_WORDS = re.compile(r"CUDA error|Cuda failure|unhandled cuda error|cuDNN|CUBLAS|HIP error")
 # What a program says that wants more devices than it finds, such as Lightning and torch.
-_LACKS_DEVICES = re.compile(
+LACKS_DEVICES = re.compile(
     r"You requested gpu|machine only has|No CUDA GPUs are available|invalid device ordinal"
+    r"|Invalid device id\b"
     r"|\bonly \d{1,3} (?:GPUs?|devices?|accelerators?) (?:is |are )?(?:available|visible|found)"
     r"|(?:GPUs?|devices?) requested,? but only \d",
     re.IGNORECASE,
@@ -63,7 +64,7 @@ class _Trouble:
 
 
 # Signatures of what libraries print in a rank.
-_PRINTED_BY_RANKS = ("cuda.", "nccl.", "npu.", "xpu.")
+_PRINTED_BY_RANKS = ("cuda.", "nccl.", "npu.", "rocm.", "xpu.")
 
 
 # Who tells that a host is lost, by the family of the signature, and what to do then.
@@ -181,8 +182,10 @@ def _find_ranks(view: LogView, trouble: _Trouble, reach: frozenset[int]) -> froz
         ranks = find_told_ranks(view, trouble.node)
     if not ranks and trouble.bus:
         # A device without a name: a single rank of its host that met a device error is its own.
-        met = view.list_signatures("cuda.", "xpu.")
+        met = view.list_signatures("cuda.", "rocm.", "xpu.")
         signs = {event.rank for event in met if event.role == "cause"} & reach
+        # Of a rank whose device is known, it is another one.
+        signs -= {rank for file in view.files for rank in file.bus_by_rank}
         ranks = frozenset(signs) if len(signs) == 1 else frozenset()
     return ranks if len(ranks) == 1 else frozenset()
 
@@ -229,7 +232,7 @@ def _find_lacking(view: LogView, trouble: _Trouble) -> tuple[PythonException, ..
     if not any(event.kind == _LOST for event in trouble.events):
         return ()
     hosts = {"", trouble.node}
-    found = (item for item in view.exceptions if _LACKS_DEVICES.search(item.message))
+    found = (item for item in view.exceptions if LACKS_DEVICES.search(item.message))
     return tuple(item for item in found if not trouble.node or item.node in hosts)
 
 
@@ -239,7 +242,7 @@ def _list_lacking(view: LogView, trouble: _Trouble) -> tuple[LogEvent, ...]:
         return ()
     kinds = (codes.PYTHON_EXCEPTION, codes.CONFIG_ERROR)
     events = (event for code in kinds for event in view.list_events(code, "cause"))
-    found = (event for event in events if _LACKS_DEVICES.search(event.text) and is_said(event))
+    found = (event for event in events if LACKS_DEVICES.search(event.text) and is_said(event))
     return tuple(event for event in found if not trouble.node or event.node in {"", trouble.node})
 
 
@@ -251,7 +254,7 @@ def _weigh(view: LogView, trouble: _Trouble, ranks: frozenset[int], reach: froze
     hit, told = ranks or reach, view.told_ranks
     cards = () if trouble.bus else (trouble.node,)
     if any(
-        (event.rank in hit and _is_device_sign(event)) or _is_card_event(event, *cards)
+        (_is_of(event, hit, trouble) and _is_device_sign(event)) or _is_card_event(event, *cards)
         for event in view.events
     ):
         return LINKED
@@ -266,6 +269,12 @@ def _weigh(view: LogView, trouble: _Trouble, ranks: frozenset[int], reach: froze
         return LINKED
     # That peers are gone is what all ranks say, wherever the trouble is.
     return NEAR if any(felts) or not ranks & told else ALOOF
+
+
+def _is_of(event: LogEvent, ranks: frozenset[int], trouble: _Trouble) -> bool:
+    """Tell whether a line is of one of some ranks, or of nobody on the host of the trouble."""
+    is_nobody = event.rank == UNKNOWN_RANK and not _is_machine_line(event)
+    return event.rank in ranks or (is_nobody and event.node != "" and event.node == trouble.node)
 
 
 def _list_ended(view: LogView, trouble: _Trouble) -> tuple[ExitRecord, ...]:

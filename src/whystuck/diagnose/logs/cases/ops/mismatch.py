@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from whystuck.diagnose import codes
 from whystuck.diagnose.algorithms.failures.causes import find_byte_counts, is_size_complaint
+from whystuck.diagnose.logs.cases.ops.agreement import find_values, is_majority
 from whystuck.diagnose.logs.cases.ops.told_shapes import OddShapes, find_odd_shapes
 from whystuck.diagnose.logs.cases.parts import find_time, is_said, list_ranks, place_exceptions
 from whystuck.diagnose.logs.story import OWN, Case
@@ -60,12 +61,8 @@ def make_mismatches(view: LogView) -> Iterator[Case]:
         yield from _make_complaint(view, events)
         return
     code = _name_code(set(calls.values()))
-    kinds = Counter(_pick(call, code) for call in calls.values())
-    common, most = kinds.most_common(1)[0]
-    # One against one may be either's mistake.
-    odd = [rank for rank, call in calls.items() if _pick(call, code) != common]
-    is_clear = most > 1 and len(odd) < most
-    ranks = tuple(sorted(odd)) if is_clear else ()
+    texts = [*(event.text for event in events), *(item.message for item in raised)]
+    ranks = _find_odd(view, texts, {rank: _pick(call, code) for rank, call in calls.items()})
     own = tuple(item for item in raised if item.rank in ranks) or tuple(raised)
     who = name_ranks(ranks) if ranks else name_ranks(calls)
     told = ", ".join(f"rank {rank}: {_show(call)}" for rank, call in sorted(calls.items())[:4])
@@ -88,6 +85,21 @@ def make_mismatches(view: LogView) -> Iterator[Case]:
         },
         scope=frozenset(calls),
     )
+
+
+def _find_odd(view: LogView, texts: Sequence[str], shown: Mapping[int, str]) -> tuple[int, ...]:
+    """Return the few ranks whose call differs from that of the most; none where that is open."""
+    common, most = Counter(shown.values()).most_common(1)[0]
+    # One against one may be either's mistake.
+    odd = [rank for rank, value in shown.items() if value != common]
+    if most > 1 and len(odd) < most:
+        return tuple(sorted(odd))
+    values = find_values(view, texts, shown)
+    if values is None:
+        return ()
+    common = Counter(values.values()).most_common(1)[0][0]
+    odd = [rank for rank, value in values.items() if value != common]
+    return tuple(sorted(odd)) if is_majority(view, values, common) else ()
 
 
 def list_complaining(view: LogView, raised: Mapping[int, PythonException]) -> frozenset[int]:

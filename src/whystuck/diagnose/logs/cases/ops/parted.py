@@ -226,11 +226,26 @@ def compare_ops(group: ToldGroup, ops: Sequence[ToldOp]) -> Case | None:
     return _tell_divergence(divergence, group, ops)
 
 
+def is_extra_barrier(ops: Sequence[ToldOp], odd: Sequence[int]) -> bool:
+    """Tell whether the first rank alone is in a barrier, where the others are in other calls.
+
+    A barrier is no form of a call that carries data, so one side made a call more. Of the first
+    rank, that is what programs do which let it alone save or print; another rank may as well have
+    left out what the others are in.
+    """
+    own = [op for op in ops if op.rank in odd]
+    rest = [op for op in ops if op.rank not in odd]
+    is_first = list(odd) == [0] and len(rest) > 1
+    return is_first and all(op.is_barrier for op in own) and not any(op.is_barrier for op in rest)
+
+
 def _tell_divergence(divergence: Divergence, group: ToldGroup, ops: Sequence[ToldOp]) -> Case:
     code = _CODES[divergence.way]
     sizes = {op.rank: op.sizes[0] for op in ops}
     values = {op.rank: op.op if code == codes.OP_MISMATCH else sizes[op.rank] for op in ops}
     blame = _choose_odd(values)
+    if code in _DIFFERENT and is_extra_barrier(ops, blame.odd):
+        code = codes.EXTRA_COLLECTIVE
     is_sure = group.is_sure or bool(group.name) or is_one_call(ops, blame.odd)
     is_known = blame.is_clear and is_sure
     told = "; ".join(
@@ -238,7 +253,8 @@ def _tell_divergence(divergence: Divergence, group: ToldGroup, ops: Sequence[Tol
         for ranks in split_by(values)
     )
     where = f" of group {group.name}" if group.name else ""
-    what = _DIFFERENT.get(code, "another call")
+    what = "a barrier" if is_extra_barrier(ops, blame.odd) else "another call"
+    what = _DIFFERENT.get(code, what)
     head = (
         f"{name_ranks(blame.odd)} came to number {ops[0].seq}{where} with {what} than the others"
         if is_known

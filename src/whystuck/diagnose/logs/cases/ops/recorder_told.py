@@ -1,6 +1,7 @@
-"""H105, H106, H107 and H108 as torchfrtrace tells them, which compares the calls of all ranks.
+"""H102 and H105 to H108 as torchfrtrace tells them, which compares the calls of all ranks.
 
 It compares each rank with the first one: where the first one alone differs, it names all others.
+The stack that it prints is that of the first one.
 """
 
 from __future__ import annotations
@@ -9,10 +10,12 @@ import re
 from collections.abc import Iterator
 
 from whystuck.diagnose import codes
+from whystuck.diagnose.algorithms.stacks.frames import make_places
 from whystuck.diagnose.logs.cases.parts import find_time, is_said
 from whystuck.diagnose.logs.story import PARTED, Case
 from whystuck.diagnose.logs.view import LogView
-from whystuck.evidence.finding import Confidence
+from whystuck.evidence.call_records import Frame
+from whystuck.evidence.finding import Confidence, Place
 from whystuck.evidence.logs.lines import LogEvent
 from whystuck.evidence.ranks import MAX_RANK, name_ranks, parse_ranks
 
@@ -26,6 +29,13 @@ _CODES = {
 _WORDS = {codes.OP_MISMATCH: "op", codes.SHAPE_MISMATCH: "shape", codes.DTYPE_MISMATCH: "type"}
 # The last name of a line, with what it says of it; a line that ends elsewhere has been cut.
 _LAST = re.compile(r"\d{1,7}; Error type: ([A-Z_]{3,40})(?:, (?>.*? does not match )[^'\n]*'.*')?")
+_TYPES = re.compile(
+    r"Expected collective type: '([\w:]{1,60})' does not match "
+    r"found collective type: '([\w:]{1,60})'"
+)
+_BARRIER = "barrier"
+# So far below what is said of a collective its stack stands.
+_NEAR = 4
 _STATES = {*_CODES, "COLLECTIVE_STATE_MISMATCH", "UNDECIDED"}
 
 
@@ -51,18 +61,46 @@ def _make_named(view: LogView, event: LogEvent) -> Case | None:
     named = frozenset().union(*by_code.values())
     ranks = _find_odd(named, _find_members(view, event)) if _is_whole(event.text) else []
     who = name_ranks(ranks) if ranks else "ranks"
+    is_first = len(ranks) == 1 and ranks[0] not in named
+    what = f"with another {_WORDS[code]} than the others"
+    if is_first and _is_extra_barrier(event.text, ranks[0]):
+        code, what = codes.EXTRA_COLLECTIVE, "the others did not make, a barrier"
     return Case(
         code=code,
-        summary=f"{who} called a collective with another {_WORDS[code]} than the others, as "
-        "torchfrtrace tells",
+        summary=f"{who} called a collective {what}, as torchfrtrace tells",
         tier=PARTED,
         ranks=tuple(ranks),
         victims=tuple(sorted(view.ranks - set(ranks))) if ranks else (),
         lines=(event,),
+        where=_find_place(view, event, ranks[0]) if is_first else (),
         time=find_time([event]),
         confidence=Confidence.LIKELY if ranks else Confidence.POSSIBLE,
         details={"group": "", "sequence": 0, "ops": {}, "named": sorted(named)},
     )
+
+
+def _is_extra_barrier(text: str, rank: int) -> bool:
+    """Tell whether the first rank alone is in a barrier, and no other one.
+
+    A barrier is no form of a call that carries data. Rank 0 alone comes to one where a program lets
+    it save or print; of another rank, it may be what it left out before.
+    """
+    pairs = _TYPES.findall(text)
+    is_apart = all(_BARRIER in expected and _BARRIER not in found for expected, found in pairs)
+    return rank == 0 and bool(pairs) and is_apart
+
+
+def _find_place(view: LogView, event: LogEvent, rank: int) -> tuple[Place, ...]:
+    """Return the places in the user's code of the stack that is printed below a line."""
+    frames = [
+        one
+        for one in view.list_signatures("table.recorder_frame")
+        if one.artifact == event.artifact and one.row > event.row
+    ]
+    stack = [one.groups for one in frames if one.groups["stack"] == frames[0].groups["stack"]]
+    told = [Frame(one["function"], one["file"], int(one["line"])) for one in stack]
+    is_near = bool(frames) and int(frames[0].groups["stack"]) - event.row <= _NEAR
+    return tuple(make_places(rank, told)) if is_near else ()
 
 
 def _is_whole(text: str) -> bool:

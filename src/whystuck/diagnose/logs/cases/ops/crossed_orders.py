@@ -1,0 +1,162 @@
+"""H104 by watchdogs that name the group, and by what is shown of its members and of orders.
+
+A watchdog tells in which group a rank waits, and not who else is in it. Where that is shown, ranks
+that wait in each other's groups are found. Of two ranks, one may as well have left out a call: in
+which order each uses the groups tells.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from whystuck.diagnose import codes
+from whystuck.diagnose.algorithms.stacks.frames import make_places
+from whystuck.diagnose.logs.cases.parts import find_time
+from whystuck.diagnose.logs.story import PARTED, Case
+from whystuck.diagnose.logs.told_ops import ToldGroup, ToldOp, list_told_groups
+from whystuck.diagnose.logs.view import LogView
+from whystuck.evidence.finding import Confidence, Place
+from whystuck.evidence.logs.lines import LogEvent
+from whystuck.evidence.ranks import name_ranks, parse_ranks
+
+_PAIR = 2
+_MAX_LINES = 6
+_MAX_PARTS = 4
+_DESC = re.compile(r"\(([^()]{1,80})\)$")
+_KIND = re.compile(r"[_ -]?(?:process[_ -]?)?(?:groups?|pgs?|comms?|ranks)$", re.IGNORECASE)
+_Orders = Mapping[int, tuple[LogEvent, Sequence[str]]]
+
+
+@dataclass(frozen=True)
+class _Wait:
+    """A rank that waits in a group: its op, the members, and those of them that did not come."""
+
+    op: ToldOp
+    group: str
+    members: frozenset[int]
+    missing: frozenset[int]
+
+
+def make_crossed_orders(view: LogView) -> Iterator[Case]:
+    """Make the case of ranks that wait in different groups for each other."""
+    waits = _list_waits(view)
+    ring = _find_ring(waits)
+    ranks = sorted(ring)
+    groups = sorted({wait.group for wait in ring.values()})
+    if len(ring) < _PAIR or len(groups) < _PAIR:
+        return
+    orders = _read_orders(view)
+    is_crossed = _are_crossed(ring, orders)
+    is_clear = is_crossed or (len(ring) > _PAIR and not orders)
+    parts = "; ".join(
+        f"rank {rank} waits in group {wait.group} {sorted(wait.members)} for "
+        f"{name_ranks(sorted(wait.missing & ring.keys()))}"
+        for rank, wait in list(ring.items())[:_MAX_PARTS]
+    )
+    tail = (
+        "they use the groups in different order"
+        if is_clear
+        else "they use the groups in different order, or one of them left out a call"
+    )
+    shown = [orders[rank][0] for rank in ranks if rank in orders] if is_crossed else []
+    lines = [*(ring[rank].op.event for rank in ranks), *shown]
+    yield Case(
+        code=codes.GROUP_ORDER_CYCLE,
+        summary=f"{name_ranks(ranks)} wait for each other in different groups: {parts}; {tail}",
+        tier=PARTED - 1,
+        ranks=tuple(ranks) if is_clear else (),
+        victims=() if is_clear else tuple(ranks),
+        lines=tuple(lines[:_MAX_LINES]),
+        where=tuple(_place(view, ranks)),
+        time=find_time(lines),
+        confidence=Confidence.LIKELY if is_clear else Confidence.POSSIBLE,
+        details={"ring": ranks, "groups": groups},
+    )
+
+
+def _place(view: LogView, ranks: Sequence[int]) -> Iterator[Place]:
+    last = {one.rank: one.main for one in view.evidence.stacks if not one.worker}
+    for rank in ranks:
+        if (main := last.get(rank)) is not None:
+            yield from make_places(rank, main.frames, 1)
+
+
+def _list_waits(view: LogView) -> dict[int, _Wait]:
+    """Return where ranks wait that wait in one group alone, whose members are shown."""
+    members = _read_members(view)
+    found: dict[int, list[_Wait]] = {}
+    for group in list_told_groups(view):
+        name = _name_group(group.name)
+        if group.is_of_members or not name:
+            continue
+        for rank, op in group.ops.items():
+            own = [one for one in members.get(name, ()) if rank in one]
+            if len(own) == 1:
+                missing = own[0] - {one for one in own[0] if _has_come(group, one, op.seq)}
+                found.setdefault(rank, []).append(_Wait(op, name, own[0], missing))
+    return {rank: waits[0] for rank, waits in found.items() if len(waits) == 1}
+
+
+def _has_come(group: ToldGroup, rank: int, seq: int) -> bool:
+    """Tell whether a rank is known to have issued so many ops of a group."""
+    op, status = group.ops.get(rank), group.statuses.get(rank)
+    is_there = op is not None and op.seq >= seq
+    return is_there or (status is not None and status.enqueued >= seq)
+
+
+def _find_ring(waits: Mapping[int, _Wait]) -> dict[int, _Wait]:
+    """Return the ranks that wait for a rank of the ring, and for which one of it waits."""
+    ring = dict(sorted(waits.items()))
+    while ring:
+        wanted = frozenset[int]().union(*(one.missing for one in ring.values()))
+        kept = {
+            rank: one for rank, one in ring.items() if rank in wanted and one.missing & ring.keys()
+        }
+        if len(kept) == len(ring):
+            break
+        ring = kept
+    return ring
+
+
+def _are_crossed(ring: Mapping[int, _Wait], orders: _Orders) -> bool:
+    """Tell whether each rank is in the group that comes first for it, and later for whom it lacks.
+
+    Whose order is not shown leaves it open.
+    """
+    for rank, wait in ring.items():
+        for peer in wait.missing & ring.keys():
+            theirs = ring[peer].group
+            mine_first = _comes_first(orders.get(rank), wait.group, theirs)
+            if not (mine_first and _comes_first(orders.get(peer), theirs, wait.group)):
+                return False
+    return True
+
+
+def _comes_first(order: tuple[LogEvent, Sequence[str]] | None, one: str, other: str) -> bool:
+    names = order[1] if order else ()
+    return one in names and other in names and names.index(one) < names.index(other)
+
+
+def _read_members(view: LogView) -> dict[str, set[frozenset[int]]]:
+    found: dict[str, set[frozenset[int]]] = {}
+    for event in view.list_signatures("table.members"):
+        name = _name_group(event.groups["name"])
+        found.setdefault(name, set()).add(parse_ranks(event.groups["members"]))
+    return found
+
+
+def _read_orders(view: LogView) -> dict[int, tuple[LogEvent, Sequence[str]]]:
+    """Return in which order ranks use groups, by the last line that shows it."""
+    return {
+        event.rank: (event, [_name_group(one) for one in event.groups["names"].split("\t")])
+        for event in view.list_signatures("table.order")
+        if event.rank >= 0
+    }
+
+
+def _name_group(text: str) -> str:
+    """Return the name of a group without what says that it is one, in small letters."""
+    found = _DESC.search(text)
+    return _KIND.sub("", (found[1] if found else text).strip()).lower().strip("_- ")

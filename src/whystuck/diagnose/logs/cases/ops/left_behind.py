@@ -1,0 +1,115 @@
+"""H103 by words or counts of a rank that is behind: it left the loop that the others are still in.
+
+Who is behind is told by NCCL RAS, by other tools and by watchdogs. That it left, rather than that
+it is late, is told by its own line, or by batches of which it has fewer than all others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from whystuck.diagnose import codes
+from whystuck.diagnose.algorithms.stacks.frames import make_places
+from whystuck.diagnose.context.ras_facts import find_laggards
+from whystuck.diagnose.logs.cases.ops.missing import make_missing
+from whystuck.diagnose.logs.cases.ops.parted import make_parted
+from whystuck.diagnose.logs.cases.parts import find_time, is_said
+from whystuck.diagnose.logs.story import PARTED, Case
+from whystuck.diagnose.logs.view import LogView
+from whystuck.evidence.finding import Confidence, Place
+from whystuck.evidence.logs.lines import LogEvent
+from whystuck.evidence.ranks import name_ranks
+
+_MAX_LINES = 6
+_LEAST_RANKS = 2
+_PLACES = 2
+
+
+@dataclass(frozen=True)
+class _Behind:
+    """Ranks that did not come to what others wait in, and what says so."""
+
+    ranks: tuple[int, ...]
+    waiting: tuple[int, ...]
+    lines: tuple[LogEvent, ...] = ()
+
+
+def make_left_behind(view: LogView) -> Iterator[Case]:
+    """Make the case of ranks that are behind, and that left the loop by what logs tell of them."""
+    said = _list_leavers(view)
+    fewer = _list_fewer(view)
+    if not said and not fewer:
+        return
+    for behind in _list_behind(view):
+        leavers = set(behind.ranks)
+        # What all say is the normal end of a loop.
+        is_said = leavers <= said.keys() and not said.keys() & set(behind.waiting)
+        is_fewer = leavers == fewer.keys()
+        if not leavers or not (is_said or is_fewer):
+            continue
+        who = name_ranks(behind.ranks)
+        if is_said:
+            words = said[behind.ranks[0]].text.strip()
+            text = f"{who} left the loop, by what the log says of it: {words:.120}"
+        else:
+            counts = " and ".join(sorted({fewer[rank].groups["count"] for rank in behind.ranks}))
+            text = f"{who} had {counts} batches, fewer than all others"
+        own = [said[rank] for rank in behind.ranks] if is_said else []
+        own += [fewer[rank] for rank in behind.ranks] if is_fewer else []
+        yield Case(
+            code=codes.LEFT_EARLY,
+            summary=f"{text}; {name_ranks(behind.waiting)} went on and wait for it"
+            if behind.waiting
+            else text,
+            tier=PARTED - 1,
+            ranks=behind.ranks,
+            victims=behind.waiting,
+            lines=(*own, *behind.lines)[:_MAX_LINES],
+            time=find_time(own),
+            confidence=Confidence.LIKELY,
+            where=tuple(_place(view, behind.ranks)),
+        )
+        return
+
+
+def _list_behind(view: LogView) -> Iterator[_Behind]:
+    laggard = find_laggards(view.evidence, view.ranks)
+    if laggard is not None:
+        yield _Behind(laggard.ranks, tuple(sorted(laggard.waiting)))
+    for case in (*make_missing(view), *make_parted(view)):
+        if case.code == codes.RANK_NEVER_JOINED:
+            yield _Behind(tuple(sorted(case.ranks)), tuple(case.victims), case.lines)
+
+
+def _place(view: LogView, ranks: Sequence[int]) -> Iterator[Place]:
+    """Yield where ranks are now, as far as their stacks are there."""
+    last = {one.rank: one.main for one in view.evidence.stacks if not one.worker}
+    for rank in ranks:
+        if (main := last.get(rank)) is not None:
+            yield from make_places(rank, main.frames, _PLACES)
+
+
+def _list_leavers(view: LogView) -> dict[int, LogEvent]:
+    """Return the ranks that say that they leave a loop, or of which a line says so."""
+    found: dict[int, LogEvent] = {}
+    for event in view.list_signatures("data.ended", "loop.ended"):
+        named = event.groups.get("who") or ""
+        rank = int(named) if named.isdecimal() else event.rank
+        if rank >= 0 and is_said(event) and not event.is_past:
+            found[rank] = event
+    return found
+
+
+def _list_fewer(view: LogView) -> dict[int, LogEvent]:
+    """Return the few ranks that have fewer batches in the last epoch than all others have."""
+    last: dict[int, LogEvent] = {}
+    for event in view.list_signatures("table.batches"):
+        if event.rank >= 0:
+            last[event.rank] = event
+    if len({event.groups["epoch"] for event in last.values()}) > 1 or len(last) < _LEAST_RANKS:
+        return {}
+    counts = {rank: int(event.groups["count"]) for rank, event in last.items()}
+    most = max(counts.values())
+    few = {rank: last[rank] for rank, count in counts.items() if count < most}
+    return few if 2 * len(few) < len(last) or len(last) == _LEAST_RANKS else {}

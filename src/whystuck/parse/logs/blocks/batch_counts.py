@@ -1,0 +1,44 @@
+"""How many batches ranks say that they have or have had, a line or more for each rank."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from whystuck.evidence.ranks import MAX_RANK
+from whystuck.parse.logs.blocks.tabled import TabledSeen
+from whystuck.parse.logs.lines import LogLine
+
+BATCH_MARKS = (b" batches", b"batches=", b"batches:", b"len(loader)", b"len(train", b"len(dl")
+_COUNT = re.compile(
+    r"(?<![\w.])(?P<count>\d{1,9}) (?:mini-?|micro-?|train(?:ing)? |local )?batches\b"
+    r"|\b(?:num_?)?batches(?: seen| done)?\s?[=:]\s?(?P<told>\d{1,9})\b"
+    r"|\blen\((?:self\.)?\w{0,20}(?:loader|dl)\w{0,10}\)\s?(?:=|:|is|->)\s?(?P<length>\d{1,9})\b"
+)
+_RANK = re.compile(r"(?<![a-z_])rank[ _=:#]{0,2}(\d{1,7})\b", re.IGNORECASE)
+_EPOCH = re.compile(r"\bepoch[ _=:#]{0,2}(\d{1,6})\b", re.IGNORECASE)
+# Of all ranks, or of what is still to come, it is no count of one.
+_NOT_OWN = re.compile(
+    r"\b(?:total|all ranks|remaining|left|per epoch|every|global)\b", re.IGNORECASE
+)
+
+
+class BatchReader:
+    """Reads single lines."""
+
+    is_open = False
+
+    def read(self, line: LogLine, row: int, *, is_mark: bool) -> Iterator[TabledSeen]:
+        """Take a line; yield the count of the rank that it names, or that wrote it."""
+        match = _COUNT.search(line.text) if is_mark else None
+        if match is None or _NOT_OWN.search(line.text):
+            return
+        named = _RANK.findall(line.text)
+        own = named[0] if len(named) == 1 and int(named[0]) <= MAX_RANK else ""
+        epoch = _EPOCH.search(line.text)
+        groups = {
+            "own": own,
+            "count": match["count"] or match["told"] or match["length"],
+            "epoch": epoch[1] if epoch else "",
+        }
+        yield TabledSeen("table.batches", row, line, groups)

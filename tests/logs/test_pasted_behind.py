@@ -1,0 +1,147 @@
+"""Ranks that tools show behind the others, and that left the loop by their words or batches."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.logs.test_told import first_of, say
+
+from whystuck.evidence.finding import Report
+
+RAS = """\
+NCCL version 2.27.3 compiled with CUDA 12.9
+CUDA runtime version 12090, driver version 12080
+
+Job summary
+===========
+
+  Nodes  Processes         GPUs  Processes     GPUs
+(total)   per node  per process    (total)  (total)
+      2          4            1          8        8
+
+Communicators... (0.00s)
+=============
+
+Group     Comms     Nodes     Ranks     Ranks     Ranks    Status  Errors
+    #  in group  per comm  per node  per comm  in group
+    0         1         2         4         8         8   RUNNING  MISMATCH
+
+Warnings
+========
+
+#0-0 (6f1a90c2d7e3b518) MISMATCH
+  Communicator ranks have different collective operation counts
+  7 ranks have launched up to operation 21605
+"""
+OWNER = "GPU 3 managed by process 118204 on node 10.60.1.11"
+BEHIND = {
+    "one rank": f"{RAS}  1 rank has launched up to operation 21600\n  Rank 3 -- {OWNER}\n",
+    "that rank": f"{RAS}  Rank 3 has launched up to operation 21600 -- {OWNER}\n",
+    "torchfrtrace": "Not all ranks joining collective, sequence number: 9602\n"
+    "missing ranks: {3}\nexpected ranks: {0, 1, 2, 3, 4, 5, 6, 7}\n",
+}
+SAID = {
+    "end": "11:40:26 rank=3 end of training loop after 10 epochs, waiting for uploads",
+    "over": "[rank3]: training loop finished, 4319 batches",
+    "left": "[rank3]: INFO left the training loop, joining writers",
+    "broke": "rank 3: broke out of the epoch loop",
+    "exhausted": "[rank 3] data exhausted after 1190 batches",
+    "named": "Rank 3 reached the end of the train loop",
+}
+COUNTS = {
+    "sorted": "09:55:02 rank={0} epoch 9: {1} batches",
+    "torchrun": "[rank{0}]: epoch 9 | {1} batches",
+    "loader": "[rank{0}]: len(train_loader) = {1}",
+    "named": "rank {0} num_batches: {1}",
+}
+
+
+def judge(report: Report) -> tuple[str, list[int]]:
+    return first_of(report).name, first_of(report).culprits.ranks
+
+
+def list_named(report: Report) -> set[tuple[str, int]]:
+    return {(one.name, rank) for one in report.findings for rank in one.culprits.ranks}
+
+
+def count(form: str, counts: list[int]) -> list[str]:
+    return [COUNTS[form].format(rank, one) for rank, one in enumerate(counts)]
+
+
+FEWER = [4320, 4320, 4320, 4319, 4320, 4320, 4320, 4320]
+
+
+@pytest.mark.parametrize("tool", BEHIND)
+@pytest.mark.parametrize("words", SAID)
+def test_rank_that_is_behind_and_says_that_it_left_did_so(
+    tmp_path: Path, tool: str, words: str
+) -> None:
+    report = say(tmp_path, "$ ncclras -v", BEHIND[tool], "", SAID[words])
+
+    assert judge(report) == ("left-early", [3])
+    assert tool == "torchfrtrace" or first_of(report).victims.ranks == "0-2,4-7"
+    assert not {name for name, _ in list_named(report)} - {"left-early"}
+
+
+@pytest.mark.parametrize("form", COUNTS)
+@pytest.mark.parametrize("tool", BEHIND)
+def test_rank_that_is_behind_and_had_fewer_batches_left(
+    tmp_path: Path, tool: str, form: str
+) -> None:
+    report = say(tmp_path, BEHIND[tool], "", *count(form, FEWER))
+
+    assert judge(report) == ("left-early", [3])
+
+
+def test_counts_of_each_epoch_are_those_of_the_last_one(tmp_path: Path) -> None:
+    first = [line.replace("epoch 9", "epoch 8") for line in count("sorted", FEWER[::-1])]
+    report = say(tmp_path, BEHIND["one rank"], *first, *count("sorted", FEWER))
+
+    assert judge(report) == ("left-early", [3])
+
+
+def test_stack_of_the_rank_tells_where_it_is(tmp_path: Path) -> None:
+    stack = [
+        "$ py-spy dump --pid 118204",
+        "Process 118204: python asr_train.py",
+        'Thread 118204 (idle): "MainThread"',
+        "    wait (threading.py:355)",
+        "    _finish_uploads (asr_train.py:390)",
+        "    main (asr_train.py:352)",
+        "$ py-spy dump --pid 118203",
+        "Process 118203: python asr_train.py",
+        'Thread 118203 (active): "MainThread"',
+        "    backward (torch/_tensor.py:648)",
+        "    train_epoch (asr_train.py:288)",
+        "    main (asr_train.py:337)",
+    ]
+    finding = first_of(say(tmp_path, BEHIND["one rank"], "", *stack, "", SAID["end"]))
+
+    assert (finding.name, finding.culprits.ranks) == ("left-early", [3])
+    assert finding.where[0].line == 390
+
+
+LEFT_OPEN = {
+    "all say it": [SAID["left"].replace("3", str(rank)) for rank in range(8)],
+    "another one says it": [SAID["left"].replace("3", "5")],
+    "it says something else": ["[rank3]: INFO training loop begins", "[rank3]: end of the set"],
+    "all have as many": count("sorted", [4320] * 8),
+    "it has more": count("sorted", [4320, 4320, 4320, 4321, *[4320] * 4]),
+    "others have fewer": count("sorted", [4320, 4319, *[4320] * 6]),
+    "a total": ["[rank3]: 10 batches in total, all ranks"],
+}
+
+
+@pytest.mark.parametrize("name", LEFT_OPEN)
+def test_rank_that_is_only_behind_did_not_leave(tmp_path: Path, name: str) -> None:
+    report = say(tmp_path, BEHIND["one rank"], "", *LEFT_OPEN[name])
+
+    assert "left-early" not in {one.name for one in report.findings}
+    assert list_named(report) <= {("rank-never-joined", 3)}
+
+
+def test_words_alone_tell_of_no_wait(tmp_path: Path) -> None:
+    report = say(tmp_path, SAID["left"], *count("sorted", FEWER))
+
+    assert not list_named(report)

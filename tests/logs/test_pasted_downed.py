@@ -1,0 +1,123 @@
+"""Ports that tools show to be down, beside lines that say that they went down."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.logs.test_told import first_of, say
+
+WAIT = (
+    "[rank{0}]:[E1030 01:33:20.611028331 ProcessGroupNCCL.cpp:616] [Rank {0}] Watchdog caught "
+    "collective operation timeout: WorkNCCL(SeqNum=904413, OpType=_REDUCE_SCATTER_BASE, "
+    "NumelIn=218112000, NumelOut=13632000, Timeout(ms)=1200000) ran for 1200020 milliseconds "
+    "before timing out."
+)
+WAITS = [WAIT.format(rank) for rank in (0, 13)]
+EVENTS = {
+    "NCCL": [
+        (
+            "h2:61233:62899 [5] transport/net_ib.cc:94 NCCL WARN NET/IB : mlx5_5:1 Got async "
+            "event : port error"
+        )
+    ],
+    "kernel": [
+        "Oct 30 01:13:16 h2 kernel: mlx5_core 0000:bd:00.0 ens5f0np0: Link down",
+        (
+            "Oct 30 01:13:16 h2 kernel: mlx5_core 0000:bd:00.0: Port module event: module 5, Cable "
+            "error, Unknown error"
+        ),
+    ],
+    "broadcom": [
+        "h2: [Thu Oct 30 01:13:16 2026] bnxt_en 0000:bd:00.0 ens5f0np0: NIC Link is Down",
+    ],
+}
+PORT = """\
+CA 'mlx5_5'
+        CA type: MT4129
+        Number of ports: 1
+        Port 1:
+                State: {0}
+                Physical state: {1}
+                Rate: 400
+                Link layer: Ethernet"""
+DOWN = {
+    "ibstat": ["h2 $ ibstat mlx5_5", *PORT.format("Down", "Disabled").splitlines()],
+    "polling": ["[ops@h2 ~]$ ibstat mlx5_5", *PORT.format("Down", "Polling").splitlines()],
+    "netdev": ["h2 $ ibdev2netdev | grep mlx5_5", "mlx5_5 port 1 ==> ens5f0np0 (Down)"],
+    "ethtool": [
+        "h2 $ ethtool ens5f0np0 | tail -3",
+        "        Link detected: no",
+    ],
+    "settings": [
+        "h2 $ sudo ethtool ens5f0np0",
+        "Settings for ens5f0np0:",
+        "        Speed: Unknown!",
+        "        Link detected: no (No cable)",
+    ],
+    "ip": [
+        "h2 $ ip link show ens5f0np0",
+        (
+            "7: ens5f0np0: <NO-CARRIER,BROADCAST,MULTICAST,UP> mtu 9000 qdisc mq state DOWN mode "
+            "DEFAULT group default qlen 1000"
+        ),
+    ],
+    "brief": [
+        "me@h2:~$ ip -br link | grep ens5",
+        "ens5f0np0        DOWN           a0:88:c2:71:9a:c2 <NO-CARRIER,BROADCAST,MULTICAST,UP>",
+    ],
+    "rdma": ["h2 $ rdma link", "link mlx5_5/1 state DOWN physical_state DISABLED netdev ens5f0np0"],
+    "sysfs": ["h2 $ cat /sys/class/infiniband/mlx5_5/ports/1/state", "1: DOWN"],
+}
+NOT_DOWN = {
+    "nothing": [],
+    "up": ["h2 $ ibstat mlx5_5", *PORT.format("Active", "LinkUp").splitlines()],
+    "other card": ["h2 $ ibdev2netdev", "mlx5_2 port 1 ==> ens2f0np0 (Down)"],
+    "other interface": ["h2 $ ethtool eno2", "        Link detected: no"],
+    "bridge": ["h2 $ ip -br link", "docker0  DOWN  02:42:71:9a:c2:00 <NO-CARRIER,BROADCAST,UP>"],
+    "other host": ["h1 $ ibstat mlx5_5", *PORT.format("Down", "Disabled").splitlines()],
+    "up again": [
+        *("h2 $ ibstat mlx5_5", *PORT.format("Down", "Polling").splitlines()),
+        *("h2 $ ibstat mlx5_5", *PORT.format("Active", "LinkUp").splitlines()),
+    ],
+}
+# Names of a card and of its interface are the same thing only where something says so.
+BOTH = ["h2 $ ibdev2netdev | grep mlx5_2", "mlx5_2 port 1 ==> ens2f0np0 (Up)"]
+
+
+@pytest.mark.parametrize("sign", EVENTS)
+@pytest.mark.parametrize("tool", DOWN)
+def test_port_that_went_down_and_is_down_is_told(tmp_path: Path, tool: str, sign: str) -> None:
+    found = first_of(say(tmp_path, *WAITS, *EVENTS[sign], *DOWN[tool]))
+
+    assert (found.code, found.culprits.nodes, found.culprits.ranks) == ("N408", ["h2"], [])
+    assert "down" in found.summary
+
+
+@pytest.mark.parametrize("sign", ["NCCL", "kernel"])
+@pytest.mark.parametrize("tool", NOT_DOWN)
+def test_link_that_nobody_shows_to_be_down_is_an_event_of_the_host(
+    tmp_path: Path, tool: str, sign: str
+) -> None:
+    found = first_of(say(tmp_path, *WAITS, *EVENTS[sign], *BOTH, *NOT_DOWN[tool]))
+
+    assert (found.code, found.culprits.nodes) == ("C208", ["h2"])
+
+
+def test_card_that_broke_is_told_before_its_port(tmp_path: Path) -> None:
+    broken = (
+        "Oct 30 01:13:10 h2 kernel: mlx5_core 0000:bd:00.0: device's health compromised - reached "
+        "miss count"
+    )
+
+    found = first_of(say(tmp_path, *WAITS, broken, *EVENTS["kernel"], *DOWN["ibstat"]))
+
+    assert (found.code, found.culprits.nodes) == ("C208", ["h2"])
+
+
+@pytest.mark.parametrize("tool", DOWN)
+def test_port_alone_that_is_down_ends_no_job(tmp_path: Path, tool: str) -> None:
+    raised = ["Traceback (most recent call last):", '  File "/w/a.py", line 3, in f', "KeyError: 1"]
+    report = say(tmp_path, *DOWN[tool], *(f"[rank3]: {line}" for line in raised))
+
+    assert [one.code for one in report.findings if one.severity != "note"] == ["C204"]

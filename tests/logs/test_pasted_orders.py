@@ -1,0 +1,111 @@
+"""Ranks that wait in each other's groups, by watchdogs and what is shown of members and orders."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.logs.test_told import first_of, say
+
+from whystuck.evidence.finding import Report
+
+TIMEOUT = (
+    "[rank{0}]:[E0404 16:20:03.330115221 ProcessGroupNCCL.cpp:616] [Rank {0}] Watchdog caught "
+    "collective operation timeout: WorkNCCL(SeqNum=88, OpType=ALLREDUCE, NumelIn={2}, "
+    "NumelOut={2}, Timeout(ms)=1800000) ran for 1800014 milliseconds before timing out."
+)
+STATUS = (
+    "[rank{0}]:[E0404 16:20:03.330290714 ProcessGroupNCCL.cpp:1785] [PG ID {3} PG GUID {3}({1}) "
+    "Rank {0}] Exception (either an error or timeout) detected by watchdog at work: 88, last "
+    "enqueued NCCL work: 88, last completed NCCL work: 87."
+)
+MEMBERS = {
+    "variable": '            group: "{0}_group ranks=[0, 1]"',
+    "created": "created {0}_group with ranks [0, 1]",
+    "process group": "process group {0} members: (0, 1)",
+    "assigned": "{0}_group = [0, 1]",
+}
+ORDERS = {
+    "variables": ["        Locals:", "            rank: {0}", '            order: ["{1}", "{2}"]'],
+    "signed": ["[rank{0}]: INFO reduce order: {1}, {2}"],
+    "named": ["rank {0}: group order = {1} -> {2}"],
+    "then": ["[rank{0}]: order of groups: {1}_group then {2}_group"],
+}
+
+
+def wait(rank: int, group: str, number: int, size: int = 2765569) -> list[str]:
+    text = f"{group}_group"
+    return [one.format(rank, text, size, number) for one in (TIMEOUT, STATUS)]
+
+
+def list_named(report: Report) -> set[int]:
+    return {rank for one in report.findings for rank in one.culprits.ranks}
+
+
+WAITS = [*wait(0, "disc", 2), *wait(1, "gen", 1, 41126020)]
+
+
+def show(form: str, *orders: tuple[int, str, str]) -> list[str]:
+    return [line.format(*order) for order in orders for line in ORDERS[form]]
+
+
+CROSSED = ((0, "disc", "gen"), (1, "gen", "disc"))
+
+
+@pytest.mark.parametrize("members", MEMBERS)
+@pytest.mark.parametrize("order", ORDERS)
+def test_two_ranks_with_opposite_orders_are_a_ring(
+    tmp_path: Path, members: str, order: str
+) -> None:
+    known = [MEMBERS[members].format(name) for name in ("disc", "gen")]
+    report = say(tmp_path, *known, *show(order, *CROSSED), "", *WAITS)
+    finding = first_of(report)
+
+    assert (finding.name, finding.culprits.ranks) == ("group-order-cycle", [0, 1])
+    assert finding.details == {"ring": [0, 1], "groups": ["disc", "gen"]}
+
+
+KNOWN = [MEMBERS["created"].format(name) for name in ("disc", "gen")]
+OPEN = {
+    "no order": [],
+    "one order": show("signed", CROSSED[0]),
+    "one order of both": show("signed", (0, "disc", "gen"), (1, "disc", "gen")),
+    "order of other things": ["[rank0]: order: tea, milk", "[rank1]: order: milk, tea"],
+}
+
+
+@pytest.mark.parametrize("name", OPEN)
+def test_two_ranks_without_opposite_orders_are_not_named(tmp_path: Path, name: str) -> None:
+    report = say(tmp_path, *KNOWN, *OPEN[name], *WAITS)
+    finding = first_of(report)
+
+    assert (finding.name, finding.confidence) == ("group-order-cycle", "possible")
+    assert not list_named(report)
+
+
+def test_ring_of_three_groups_is_named_by_its_members(tmp_path: Path) -> None:
+    known = ["a_group ranks=[0, 1]", "b_group ranks=[1, 2]", "c_group ranks=[0, 2]"]
+    waits = [*wait(0, "a", 1), *wait(1, "b", 2), *wait(2, "c", 3)]
+    finding = first_of(say(tmp_path, *known, *waits))
+
+    assert (finding.name, finding.culprits.ranks) == ("group-order-cycle", [0, 1, 2])
+
+
+NONE = {
+    "members are not shown": WAITS,
+    "groups share no rank": ["disc_group ranks=[0, 2]", "gen_group ranks=[1, 3]", *WAITS],
+    "both are in one group": [*KNOWN, *wait(0, "gen", 1), *wait(1, "gen", 1)],
+    "one has come to the other": [*KNOWN, *WAITS, STATUS.format(1, "disc_group", 0, 2)],
+    "they wait for a third": [
+        "disc_group ranks=[0, 1, 2]",
+        "gen_group ranks=[1, 3]",
+        *WAITS,
+    ],
+}
+
+
+@pytest.mark.parametrize("name", NONE)
+def test_groups_that_make_no_ring_are_none(tmp_path: Path, name: str) -> None:
+    report = say(tmp_path, *NONE[name], *show("signed", *CROSSED))
+
+    assert "group-order-cycle" not in {one.name for one in report.findings}
