@@ -9,7 +9,7 @@ from whystuck.parse.logs.blocks.heads import read_command
 from whystuck.parse.logs.blocks.tabled import TabledSeen
 from whystuck.parse.logs.lines import LogLine
 
-STORAGE_MARKS = (b"iostat ", b"avg RTT (ms)", b"r_await", b"nfsiostat", b" mounted on ")
+STORAGE_MARKS = (b"avg RTT (ms)", b"r_await", b"iostat", b" mounted on ")
 _MOUNT = re.compile(r"^\s{0,4}(\S{1,200}:/\S{0,200}) mounted on (/\S{0,200}?):?\s{0,4}$")
 # `read:  ops/s  kB/s  kB/op  retrans  avg RTT (ms)  avg exe (ms)`, and the figures below it.
 _NFS = re.compile(r"^\s{0,8}(read|write):\s{1,40}ops/s\s.{0,200}avg RTT \(ms\)")
