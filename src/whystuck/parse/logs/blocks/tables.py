@@ -12,6 +12,7 @@ from whystuck.parse.logs.blocks.file_sizes import SIZE_MARKS, SizeReader
 from whystuck.parse.logs.blocks.kernel_waits import WAIT_MARKS, WaitReader
 from whystuck.parse.logs.blocks.launch_rows import LAUNCH_MARKS, LaunchReader
 from whystuck.parse.logs.blocks.limit_rows import LIMIT_MARKS, LimitReader
+from whystuck.parse.logs.blocks.none_left import NONE_MARKS, NoneReader
 from whystuck.parse.logs.blocks.pair_rows import PAIR_MARKS, PairReader
 from whystuck.parse.logs.blocks.pcie_links import PCIE_MARKS, PcieReader
 from whystuck.parse.logs.blocks.ports import PORT_MARKS, PortReader
@@ -44,6 +45,7 @@ TABLE_MARKS = (
     *COLUMN_MARKS,
     *NOTE_MARKS,
     *BATCH_MARKS,
+    *NONE_MARKS,
     *SHM_MARKS,
     *SAME_MARKS,
     *COUNT_MARKS,
@@ -72,6 +74,7 @@ class TableReader:
             ColumnReader(),
             TransferReader(),
             CountReader(),
+            NoneReader(),
             ShmReader(),
             SameReader(),
             DeviceCountReader(),
