@@ -82,6 +82,15 @@ ONE_HOST = [
         ("timers of each process, rank = GPU id, in ms", [2]),
         ("(the local rank is the GPU number here)", [2]),
         ("rank equals device index", [2]),
+        ("Rank r uses GPU r.", [2]),
+        ("(rank k runs on cuda:k)", [2]),
+        ("rank i <-> gpu i, as always", [2]),
+        ("GPU n belongs to rank n", [2]),
+        ("local rank x is on device x", [2]),
+        ("ranks are mapped 1:1 to GPUs", [2]),
+        ("rank i does not use GPU i", []),
+        ("rank i uses GPU j", []),
+        ("ranks are not mapped 1:1 to GPUs", []),
         ("rank != gpu index on this host", []),
         ("group_rank == gpu index", []),
         ("the rank is not the gpu index", []),
@@ -104,3 +113,28 @@ def test_local_rank_of_one_of_several_hosts_is_no_rank(tmp_path: Path, other: st
     report = say(tmp_path, "[rank7]: step 11 loss 2.2", other, *ONE_HOST, "local_rank == gpu index")
 
     assert first_of(report).culprits.ranks == []
+
+
+NAMED = [
+    "[2025-07-22 16:40:11] GPU relative performance:",
+    " Rank=2 Node=hgx21 Score=0.62",
+    " Rank=0 Node=hgx21 Score=0.97",
+]
+
+
+def test_throttled_device_says_why_its_rank_is_slow(tmp_path: Path) -> None:
+    report = say(tmp_path, *NAMED, "Rank r uses GPU r", *ONE_HOST)
+    assert [(one.code, one.culprits.ranks) for one in report.findings] == [("N413", [2])]
+
+    other = say(
+        tmp_path,
+        *NAMED,
+        "Rank r uses GPU r",
+        *(
+            line.replace("855", "1755")
+            if line.startswith("2,")
+            else line.replace("3, 58, 1755", "3, 58, 855")
+            for line in ONE_HOST
+        ),
+    )
+    assert {(one.code, *one.culprits.ranks) for one in other.findings} == {("N413", 3), ("S301", 2)}

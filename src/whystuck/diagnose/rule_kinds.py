@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from msgspec.structs import replace
 
+from whystuck.diagnose import codes
 from whystuck.diagnose.algorithms.ops.alignment import Clash
 from whystuck.diagnose.algorithms.ops.divergence import Divergence
 from whystuck.diagnose.algorithms.ops.divergence_kinds import DivergenceKind
@@ -16,7 +17,7 @@ from whystuck.diagnose.context.losses import LossEffect
 from whystuck.diagnose.context.scene import Scene
 from whystuck.diagnose.context.suspects.suspicion import Suspicion
 from whystuck.diagnose.logs.log_rule import names_more, tell_both, tell_case
-from whystuck.diagnose.logs.story import PARTED
+from whystuck.diagnose.logs.story import PARTED, Case
 from whystuck.diagnose.policy import Policy
 from whystuck.diagnose.rule import Blame, Rule
 from whystuck.diagnose.thread_order import tell_threads
@@ -155,11 +156,22 @@ class DivergenceRule(Rule):
         }
 
 
+_OF_PARTING = {codes.GROUP_ORDER_CYCLE, codes.SKIPPED_COLLECTIVE, codes.EXTRA_COLLECTIVE}
+
+
+def _tells_parting(case: Case) -> bool:
+    """Return whether a case names the ranks that part, and why, so that it is likely."""
+    is_sure = case.confidence is not Confidence.POSSIBLE
+    return case.code in _OF_PARTING and bool(case.ranks) and is_sure
+
+
 def tell_parting(rule: Rule, scene: Scene, policy: Policy) -> Iterator[Finding]:
     """Yield what stacks alone tell of where ranks part, when it is of the code of a rule."""
     parting = scene.suspects.parting
     if parting is None or parting.code != rule.code:
         return
+    if parting.confidence is Confidence.POSSIBLE and any(map(_tells_parting, scene.story.roots)):
+        return  # groups or counts that the job printed tell more than where its ranks are
     culprits = list(parting.culprits)
     first = [rank for rank in parting.places if rank in culprits]
     where = [

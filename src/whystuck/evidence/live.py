@@ -20,6 +20,7 @@ class ThreadStack:
     """One thread of one sample, innermost frame first.
 
     ``owns_gil`` and ``active`` are as the sampler saw them; ``None`` when it cannot tell.
+    ``notes`` are comments that people wrote behind frames, each with the number of its frame.
     """
 
     thread_id: int
@@ -28,6 +29,7 @@ class ThreadStack:
     is_main: bool = False
     owns_gil: bool | None = None
     active: bool | None = None
+    notes: tuple[tuple[int, str], ...] = ()
 
 
 @dataclass(frozen=True)

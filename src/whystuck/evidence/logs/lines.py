@@ -35,6 +35,7 @@ class LogFile:
         goes_on: Whether its last steps came at one pace, right until somebody looked at it.
         steps_since: The row from which on it shows several steps, each further than the one
             before; 0 where it does not.
+        groups: The members of process groups, by the name that they share, as it prints them.
     """
 
     artifact: str
@@ -55,6 +56,7 @@ class LogFile:
     hosts: frozenset[str] = frozenset()
     goes_on: bool = False
     steps_since: int = 0
+    groups: Mapping[str, frozenset[frozenset[int]]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

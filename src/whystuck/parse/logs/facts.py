@@ -83,11 +83,12 @@ class Comm:
 
 @dataclass(slots=True)
 class CallSeen:
-    """A call of a collective, as NCCL prints it."""
+    """A call of a collective, as NCCL prints it, or of a transfer, as a program does."""
 
     row: int
     line: LogLine
     groups: dict[str, str]
+    name: str = "nccl.call"
 
 
 @dataclass(slots=True)
@@ -123,7 +124,7 @@ class LogFacts:
         environ: The process whose environment is printed, and the line that says so.
         loop: The processes whose ranks are printed one after the other.
         pods: The pod that is described.
-        said: What sentences tell of where ranks run.
+        said: What sentences say of where ranks run, and of their groups.
     """
 
     kinds: Counter[str] = field(default_factory=Counter)
@@ -177,6 +178,8 @@ class LogFacts:
         if self._note_environ(text, row):
             return
         match = _ENV_RANK.search(text) if "RANK" in text else None
+        if match and "#" in text[: match.start()]:
+            match = None  # a comment is about what stands before it, such as a command
         if match := match or _SAID_RANK.match(text):
             if int(match[1]) <= MAX_RANK and len(self.said_ranks) < _MAX_KEPT:
                 self.said_ranks.add(int(match[1]))
@@ -224,7 +227,11 @@ class LogFacts:
             self.pids.add(told.pid)
         self._note_said(told, line, row)
         if line.is_nccl and "opCount" in line.text and (match := _CALL.search(line.text)):
-            self._note_call(line, row, match)
+            call = CallSeen(row, line, match.groupdict())
+            self._note_call((line.node, line.pid, match["comm"]), call)
+        if told.transfer is not None and not line.is_glog:
+            call = CallSeen(row, line, told.transfer, "told.transfer")
+            self._note_call((line.owner, line.rank, "transfer"), call)
         if told.is_progress and len(self.progress) < _MAX_KEPT:
             rank = line.rank if line.rank != UNKNOWN_RANK else line.task
             self.progress[rank] = row
@@ -247,6 +254,7 @@ class LogFacts:
             else:
                 self.rank_by_pid.setdefault(pid, set()).add(rank)
         self.said.note(told.said, line.rank)
+        self.said.note_groups(told.groups)
         if (pod := self.pods.read(line.text, row)) and len(self.node_by_rank) < _MAX_KEPT:
             self.node_by_rank.setdefault(pod[1], pod[0])
 
@@ -368,11 +376,9 @@ class LogFacts:
                 return
             self.comms[key] = Comm(rank, size, local, match[4].lower())
 
-    def _note_call(self, line: LogLine, row: int, match: re.Match[str]) -> None:
-        key = line.node, line.pid, match["comm"]
+    def _note_call(self, key: tuple[str, int, str], call: CallSeen) -> None:
         if key in self.calls or len(self.calls) < _MAX_KEPT:
-            calls = self.calls.setdefault(key, deque(maxlen=_MAX_CALLS))
-            calls.append(CallSeen(row, line, match.groupdict()))
+            self.calls.setdefault(key, deque(maxlen=_MAX_CALLS)).append(call)
 
     def _note_attempt(self, row: int, attempt: int) -> None:
         last = self.restarts[-1][1] if self.restarts else 0

@@ -3,28 +3,30 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 from whystuck.evidence.logs.lines import UNKNOWN_RANK, LogFile, LogTime
-from whystuck.evidence.ranks import MAX_RANK
 from whystuck.parse.logs.blocks.ras import list_owners
 from whystuck.parse.logs.exits import ExitSeen
 from whystuck.parse.logs.inferred import InferredRanks
 from whystuck.parse.logs.known_logs import (
     KnownLog,
+    are_ranks,
+    find_devices,
     find_own_rank,
     list_ordered,
+    list_told,
     take_indices,
     take_locals,
+    world_of,
 )
 from whystuck.parse.logs.launches import Launches, list_failed
 from whystuck.parse.logs.lines import LogLine, parse_line
 from whystuck.parse.logs.log_inputs import LogInput
 from whystuck.parse.logs.members import Members
 from whystuck.parse.logs.names import is_hostlike
-from whystuck.parse.logs.parts import LogPart
 from whystuck.parse.logs.processes import Processes
 from whystuck.parse.logs.times import Anchor, Stamp, place_stamp
 
@@ -48,16 +50,16 @@ class LogIndex:
     def __init__(self, sources: Sequence[LogInput]) -> None:
         """Work out what the logs tell of each other."""
         self.logs = [KnownLog(source) for source in sources]
-        self.world_size = max((_world_of(log.source.part) for log in self.logs), default=0)
+        self.world_size = max((world_of(log.source.part) for log in self.logs), default=0)
         self._launches = Launches(log.source.part for log in self.logs)
-        self._launched = self._launches.find_size(_list_told(self.logs))
+        self._launched = self._launches.find_size(list_told(self.logs))
         self.world_size = self.world_size or self._launched
         self.processes = Processes()
         self._rank_by_local: dict[tuple[str, int], set[int]] = defaultdict(set)
         self._hosts = self._find_hosts()
         for log in self.logs:
             log.kind = log.source.part.facts.find_kind()
-            log.tasks_are_ranks = _are_ranks(log.source.part.facts.rank_by_task)
+            log.tasks_are_ranks = are_ranks(log.source.part.facts.rank_by_task)
             log.node = self._find_node(log)
             log.attempt = log.source.name.attempt or 0
         self._find_ranks()
@@ -369,7 +371,7 @@ class LogIndex:
             kind=log.kind,
             rank=log.rank if log.kind == "rank" else UNKNOWN_RANK,
             node=log.node,
-            world_size=_world_of(part) or self._launched * (log.kind not in MACHINES),
+            world_size=world_of(part) or self._launched * (log.kind not in MACHINES),
             size_bytes=part.size,
             first_ns=first.ns if first else 0,
             last_ns=last.ns if last else 0,
@@ -378,37 +380,11 @@ class LogIndex:
             bus_by_rank=facts.said.find_buses()
             | {rank: comm.bus for rank, (_, comm) in comms.items()},
             pid_by_rank=pids,
-            rank_by_device=_find_devices(log),
+            rank_by_device=find_devices(log),
             worker_shift=facts.said.find_shift(),
             loss_ranks=frozenset(facts.losses.keys() - {UNKNOWN_RANK}),
             hosts=frozenset(facts.nodes),
             goes_on=facts.pace.goes_on,
             steps_since=facts.pace.since,
+            groups={name: frozenset(sets) for name, sets in facts.said.groups.items()},
         )
-
-
-def _find_devices(log: KnownLog) -> dict[tuple[str, int], int]:
-    """Return the rank of each device, by its host; nothing where two have one."""
-    facts = log.source.part.facts
-    devices = {place: min(own) for place, own in facts.rank_by_device.items() if len(own) == 1}
-    for host, first, last in facts.said.host_ranks:
-        for device in range(last - first + 1):
-            devices.setdefault((host, device), first + device)
-    return devices if len(set(devices.values())) == len(devices) else {}
-
-
-def _list_told(logs: Sequence[KnownLog]) -> Iterator[int]:
-    """Yield the ranks that logs name."""
-    for log in logs:
-        yield from log.source.part.facts.ranks
-        yield from (seen.rank for seen in log.source.part.exits)
-
-
-def _world_of(part: LogPart) -> int:
-    comms = part.facts.comms.values()
-    sizes = [part.facts.world_size, *(comm.size for comm in comms)]
-    return max((size for size in sizes if size <= MAX_RANK + 1), default=0)
-
-
-def _are_ranks(rank_by_task: Mapping[int, set[int]]) -> bool:
-    return all(ranks == {task} for task, ranks in rank_by_task.items())

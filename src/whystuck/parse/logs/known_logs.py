@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from whystuck.evidence.logs.lines import UNKNOWN_RANK
+from whystuck.evidence.ranks import MAX_RANK
 from whystuck.parse.logs.blocks.stack_headings import read_rank_list
 from whystuck.parse.logs.log_inputs import LogInput
 from whystuck.parse.logs.parts import LogPart
@@ -37,7 +38,9 @@ def find_own_rank(source: LogInput) -> int:
         return source.name.rank
     facts = source.part.facts
     said = facts.said_ranks
-    if len(said) == 1 and not set(facts.ranks) - said:
+    # Who says which ranks some processes are says nothing of who wrote the log.
+    others = {rank for ranks in facts.rank_by_pid.values() for rank in ranks} | {*facts.ranks}
+    if len(said) == 1 and not others - said:
         return next(iter(said))
     return UNKNOWN_RANK
 
@@ -91,3 +94,32 @@ def list_ordered(part: LogPart) -> Iterator[tuple[int, int]]:
     world = part.facts.world_size
     if len(pids) > 1 and len(ranks) == len(pids) and (order or world in (0, len(pids))):
         yield from zip(pids, ranks, strict=True)
+
+
+def find_devices(log: KnownLog) -> dict[tuple[str, int], int]:
+    """Return the rank of each device, by its host; nothing where two have one."""
+    facts = log.source.part.facts
+    devices = {place: min(own) for place, own in facts.rank_by_device.items() if len(own) == 1}
+    for host, first, last in facts.said.host_ranks:
+        for device in range(last - first + 1):
+            devices.setdefault((host, device), first + device)
+    return devices if len(set(devices.values())) == len(devices) else {}
+
+
+def list_told(logs: Sequence[KnownLog]) -> Iterator[int]:
+    """Yield the ranks that logs name."""
+    for log in logs:
+        yield from log.source.part.facts.ranks
+        yield from (seen.rank for seen in log.source.part.exits)
+
+
+def world_of(part: LogPart) -> int:
+    """Return how many ranks the job of a log has, 0 when it does not tell."""
+    comms = part.facts.comms.values()
+    sizes = [part.facts.world_size, *(comm.size for comm in comms)]
+    return max((size for size in sizes if size <= MAX_RANK + 1), default=0)
+
+
+def are_ranks(rank_by_task: Mapping[int, set[int]]) -> bool:
+    """Tell whether each task of a launcher is the rank of that number."""
+    return all(ranks == {task} for task, ranks in rank_by_task.items())

@@ -32,10 +32,10 @@ LABEL = re.compile(
 )
 _NAMES = ("host", "container", "pod", "replica", "round", "boxed", "bare")
 # `[3] text`, as the launchers of MPICH and Intel put it; `[3]: text`, as people tell torchrun to;
-# and `w03 text` or `rank03 text`, as programs name their workers; `rank=3 text`.
+# and `w03 text` or `rank03 text`, as programs name their workers; `rank=3 text`, `rank: 3 text`.
 NUMBERED = re.compile(
     r"\[(?P<number>\d{1,6})\]:? |(?:w|wk|wkr|worker|proc|rk|rank)(?P<worker>\d{1,5}):? "
-    r"|rank[=:](?P<rank>\d{1,6}),? (?=\S)"
+    r"|rank[=:] ?(?P<rank>\d{1,6}),? (?=\S)"
     # which may be a row of a table as well
     r"|(?P<barred>\d{1,4}) \| (?=[a-z])"
 )

@@ -10,6 +10,7 @@ from whystuck.parse.logs.lines import FAR, LogLine, parse_line
 # Of the lines, the share that has a label where there are labels.
 _SHARE = 0.7
 _DIGITS = re.compile(r"\d+")
+_FRAME = b'  File "'
 # The time that a logger puts before all else.
 _CLOCK = re.compile(r"^\[?\d[\d:.,/ T+-]{6,34}Z?\]?[ ,:-]{0,3}(?=[a-z\[])")
 
@@ -22,6 +23,7 @@ def find_labels(lines: list[bytes], parsed: dict[bytes, LogLine] | None = None) 
         parsed: Takes those that were parsed, without such words: no more than tell.
     """
     parsed = {} if parsed is None else parsed
+    shown = _find_around_tracebacks(lines, parsed)
     counts: dict[str, int] = {}
     written = bare = 0
     for data in lines:
@@ -36,7 +38,7 @@ def find_labels(lines: list[bytes], parsed: dict[bytes, LogLine] | None = None) 
             bare += 1
             if bare > (1 - _SHARE) * len(lines) + 1:
                 # Too many have none, whatever comes behind.
-                return _find_numbers(lines)
+                return _find_numbers(lines) | shown
     often = {label for label, count in counts.items() if count > 1}
     # One line of a pod or host is one too, where others of its kind have more.
     kinds = {_DIGITS.sub("0", label) for label in often}
@@ -44,7 +46,29 @@ def find_labels(lines: list[bytes], parsed: dict[bytes, LogLine] | None = None) 
     labelled = sum(counts[label] for label in often)
     few = len(kinds) <= max(1, written // 2)
     is_labelled = few and written > 1 and labelled > _SHARE * written
-    return _find_numbers(lines) | (often if is_labelled else frozenset())
+    return _find_numbers(lines) | shown | (often if is_labelled else frozenset())
+
+
+def _find_around_tracebacks(lines: list[bytes], parsed: dict[bytes, LogLine]) -> frozenset[str]:
+    """Find the words that stand before all lines of a traceback, and their likes of other writers.
+
+    People paste such lines beside others without a label, which then are most of a text.
+    """
+    if not any(_FRAME in data for data in lines):
+        return frozenset()
+    begins, frames, counts = set[str](), set[str](), set[str]()
+    for data in lines:
+        line = parsed.get(data) or parsed.setdefault(data, parse_line(data))
+        if (match := LABEL.match(line.text)) is None:
+            continue
+        rest, label = line.text[match.end() :], name_label(match)
+        counts.add(label)
+        if rest.startswith("Traceback (most recent call last)"):
+            begins.add(label)
+        elif rest.startswith('  File "'):
+            frames.add(label)
+    kinds = {_DIGITS.sub("0", label) for label in begins & frames}
+    return frozenset(label for label in counts if _DIGITS.sub("0", label) in kinds)
 
 
 def _find_numbers(lines: list[bytes]) -> frozenset[str]:
@@ -55,11 +79,12 @@ def _find_numbers(lines: list[bytes]) -> frozenset[str]:
     known = set(numbers)
     # What is called a rank needs no others beside it to be one.
     is_dense = 0 in known and max(known) < 2 * len(known)
-    if len(known) < 2 or not (is_dense or all(match["rank"] for match in found)):  # noqa: PLR2004
+    are_ranks = all(match["rank"] for match in found)
+    if len(known) < 2 or not (is_dense or are_ranks):  # noqa: PLR2004
         return frozenset()
     if len(numbers) == len(known) and any(match["barred"] for match in found):
         return frozenset()  # rows of a table have each number once
     # Epochs only go up, and no traceback has their number.
     is_traceback = any("Traceback (most" in match.string for match in found)
-    is_mixed = numbers != sorted(numbers) or is_traceback
+    is_mixed = numbers != sorted(numbers) or is_traceback or are_ranks
     return frozenset(match[0] for match in found) if is_mixed else frozenset()

@@ -8,11 +8,15 @@ from typing import NamedTuple
 
 from whystuck.parse.logs.line_kinds import name_kind
 from whystuck.parse.logs.process_words import list_rank_pids, tells_of_processes
+from whystuck.parse.logs.said_groups import list_groups
 from whystuck.parse.logs.said_places import SaidText, read_said
+from whystuck.parse.logs.told_transfers import may_transfer, read_transfer
 
 _WORLD = re.compile(
     r"\b(?:WORLD_SIZE|world[_ ]size)['\"]?\s?[=: ]\s?['\"]?(\d{1,7})\b", re.IGNORECASE
 )
+# A list behind a name, or a list of lists.
+_LISTS = ("=[", " [", "[[", "=(", " (", "={", " {")
 _PID = re.compile(r"(?:started|running|rank \d+)\b.{0,40}\bpid[ =:]+(\d{1,7})\b", re.IGNORECASE)
 _PROGRESS = re.compile(
     r"\b(?:step|iteration|iter|epoch|global_step)\b.{0,3}\d|\bloss\b['\"]?\s?[=:]?\s?\d|\d%\|",
@@ -36,6 +40,8 @@ class ToldText(NamedTuple):
     is_finite: bool
     rank_pids: tuple[tuple[int, int, bool], ...]
     said: SaidText
+    groups: tuple[tuple[str, frozenset[int]], ...] = ()
+    transfer: dict[str, str] | None = None
 
 
 # The logs of ranks hold much the same lines, and the head and the tail of a short log are one.
@@ -56,7 +62,14 @@ def read_text(text: str, is_kernel: bool, is_agent: bool) -> ToldText:  # noqa: 
         is_finite,
         tuple(list_rank_pids(text)) if tells_of_processes(small) else (),
         read_said(text, small),
+        tuple(list_groups(text)) if _may_list(text) else (),
+        read_transfer(text) if may_transfer(small) else None,
     )
+
+
+def _may_list(text: str) -> bool:
+    """Tell whether a line has a list of numbers, with what is called a group or has a name."""
+    return "," in text and any(mark in text for mark in _LISTS)
 
 
 def _read_progress(text: str, small: str) -> tuple[bool, bool]:

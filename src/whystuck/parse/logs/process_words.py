@@ -26,6 +26,22 @@ _LED_RANK = re.compile(
     r"^\s{0,8}(?:pid[ =:]?)?(\d{2,7})[ :,\t]{1,4}(?:\w{1,20}_)?rank[=:] ?(\d{1,7})(?=\s|$)",
     re.IGNORECASE,
 )
+# With what else a program tells of itself in between: `rank 0 of 4 host dgx-b pid 5110`.
+_BETWEEN = (
+    r"(?:[ ,;|()\]]{1,3}(?:(?:on|at|in) )?(?:host(?:name)?|node|local[_ ]?rank|local|gpu|device"
+    r"|cuda|world(?:[_ ]size)?|ip|machine|pod|container|on|at)[ :=]{1,2}[\w.:/-]{1,64}){1,5}"
+    r"[ ,;|()\]]{1,3}"
+)
+_OF = r"(?: of \d{1,7}| ?/ ?\d{1,7})"
+_RANK_FAR = re.compile(
+    rf"(?<!local )\brank[ =:]{{0,2}}(?P<rank>\d{{1,7}})"
+    rf"(?:{_OF}(?:{_BETWEEN}|[ ,;|()\]]{{1,3}})|{_BETWEEN})pid[ =:]{{0,3}}(?P<pid>\d{{2,7}})\b",
+    re.IGNORECASE,
+)
+_FAR_RANK = re.compile(
+    rf"\bpid[ =:]{{0,3}}(?P<pid>\d{{2,7}}){_BETWEEN}rank[ =:]{{0,2}}(?P<rank>\d{{1,7}})\b",
+    re.IGNORECASE,
+)
 # A command that looks at a process, with a comment that says whose it is.
 _LOOKED = re.compile(
     r"(?:--pid[ =]|(?<!\S)-p ?|/proc/|\bpstack |\bdump )(\d{2,7})\b[^#]{0,200}"
@@ -88,6 +104,12 @@ def is_row_of_ps(text: str) -> bool:
 def list_rank_pids(text: str) -> Iterator[tuple[int, int, bool]]:
     """Yield ranks and the numbers of their processes, and whether they are local ranks."""
     known = set[str]()
+    # In `pid 10 = rank 0 on n1; pid 11 = rank 1 on n1`, the next process stands behind a rank, too.
+    small = text.lower()
+    far = _RANK_FAR if small.find("rank") < small.find("pid") else _FAR_RANK
+    for match in far.finditer(text):
+        known.add(match["pid"])
+        yield int(match["rank"]), int(match["pid"]), False
     for rank, number in _RANK_PID.findall(text):
         known.add(number)
         yield int(rank), int(number), False

@@ -12,6 +12,7 @@ from whystuck.parse.logs.above import BEFORE_BYTES, count_above, lines_above
 from whystuck.parse.logs.blocks.boot_lines import BootReader
 from whystuck.parse.logs.blocks.fatals import FatalReader
 from whystuck.parse.logs.blocks.group_notes import find_group_notes
+from whystuck.parse.logs.blocks.rank_tables import MOST_ABOVE
 from whystuck.parse.logs.blocks.ras import RasReader
 from whystuck.parse.logs.blocks.sections import SectionFinder
 from whystuck.parse.logs.blocks.shown_source import MAX_SHOWN, MOST_PASTED, find_shown
@@ -342,8 +343,8 @@ class LogReader:
         for answer in self._ras.read(line.text, row):
             self._part.keep_ras(answer)
         self._part.boot += self._boot.read(line, row, is_mark=is_mark)
-        for tabled in self._tables.read(line, row, is_mark=is_mark):
-            self._part.keep_tabled(tabled)
+        if is_mark or self._tables.is_open:
+            self._take_tabled(data, start, line, row, is_mark=is_mark)
         if self._fatals.is_of(line.owner) or not (is_mark or self._stacks.is_open):
             return
         begins = self._stacks.begins(line.text)
@@ -352,6 +353,21 @@ class LogReader:
         before = lines_above(self._behind, data, start, count) if count else []
         for stack in self._stacks.read(line, row, map(self._parse, before)):
             self._part.keep_stack(stack)
+
+    def _take_tabled(
+        self, data: bytes, start: int, line: LogLine, row: int, *, is_mark: bool
+    ) -> None:
+        """Give a line to the readers of tables, as it stands there as well."""
+
+        def list_above() -> list[str]:
+            above = lines_above(self._behind, data, start, MOST_ABOVE)
+            return [one.decode("utf-8", errors="replace") for one in reversed(above)]
+
+        match = LINE.match(data, start)
+        whole = data[start : min(match.end() if match else len(data), start + MAX_LINE)]
+        raw = whole.decode("utf-8", errors="replace").lstrip("\0").rstrip("\r")
+        for tabled in self._tables.read(line, raw, row, list_above, is_mark=is_mark):
+            self._part.keep_tabled(tabled)
 
     def _find_event(self, line: LogLine, raw: bytes, row: int, owners: frozenset[int]) -> bool:
         found = self._patterns.find_first(owners, line.text.encode(), raw.lstrip(b"\0"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import starmap
 from typing import NamedTuple
@@ -15,6 +15,7 @@ from whystuck.evidence.ranks import MAX_RANK
 _MOST_ON_HOST = 64
 _MOST_HOSTS = 1024
 _MOST_SAID = 20_000
+_MOST_GROUPS = 4096
 # Words so near before it are about what is said.
 _NEAR = 16
 # So far below its name stands the environment in the description of a pod.
@@ -61,6 +62,18 @@ _WORKER = re.compile(
 _DENIED = re.compile(
     r"\b(?:not|but|except|unlike|some|may|might|maybe|\w{1,8}n't)\b", re.IGNORECASE
 )
+# One rank and its pod: `worker-0 = rank 1`, `rank 1 runs in trainer-worker-0`.
+_PLACE = r"(?P<NAME>(?=[\w.]{0,40}[\d-])[A-Za-z][\w.-]{1,62}|master|chief|launcher)"
+_OWN_RANK = r"(?<![a-z_])(?<!local )(?<!node )rank[ =:#]{0,2}(?P<NAME>\d{1,7})(?![\w.]|\s?-\s?\d)"
+_IS_RANK = re.compile(
+    rf"(?:(?<![\w./-])|(?<=pod/)){_PLACE.replace('NAME', 'host')}(?: pod)?[`'\"]?"
+    r"(?: ?(?:=|->|:|\(|,) ?| (?:is|has|runs|was|holds) )(?:the |global ){0,2}"
+    rf"{_OWN_RANK.replace('NAME', 'rank')}"
+    rf"|{_OWN_RANK.replace('NAME', 'first')}(?: ?(?:=|->|:|\(|@) ?| (?:is|runs|sits|lives|on|in) )"
+    r"(?:(?:is|on|in|the|pod|host|node|container) ){0,3}[`'\"]?"
+    rf"{_PLACE.replace('NAME', 'where')}",
+    re.IGNORECASE,
+)
 _PROCESSES = re.compile(r"\b(?:pids?|process(?:es)?|stacks?|dumps?|traces?)\b", re.IGNORECASE)
 _IN_ORDER = re.compile(
     r"\b(?:rank order|order of (?:the |their )?ranks?|by ranks?\b"
@@ -76,7 +89,7 @@ _LOGS = re.compile(
     r"(?:kubectl|oc|k) (?:-n \S{1,60} )?logs (?:-{1,2}[a-z]\S{0,60} ){0,4}(?:pods?/)?"
     r"([a-z0-9][\w.-]{0,200})(?!.{0,200} (?:-p|--previous)\b)"
 )
-_OWN_RANK = re.compile(r"^(?:export |[\w.-]{1,40}=\S{1,80} ){0,6}RANK=(\d{1,7})(?!\S)")
+_PRINTED_RANK = re.compile(r"^(?:export |[\w.-]{1,40}=\S{1,80} ){0,6}RANK=(\d{1,7})(?!\S)")
 _ONE_EACH = re.compile(r"--nproc[_-]per[_-]node[= ]1(?!\S)")
 _NODE_RANK = re.compile(r"--node[_-]rank[= ](\d{1,7})(?!\S)")
 
@@ -136,6 +149,18 @@ def find_worker_shift(text: str) -> int | None:
     return shifts.pop() if len(shifts) == 1 and min(shifts) >= 0 else None
 
 
+def list_pod_ranks(text: str) -> tuple[tuple[str, int], ...]:
+    """Return the pods, or hosts, of which a sentence tells the one rank: ``worker-0 = rank 1``."""
+    matches = filter(_is_meant, _IS_RANK.finditer(text))
+    found = ((one["host"] or one["where"], one["rank"] or one["first"]) for one in matches)
+    return tuple((host.lower(), int(rank)) for host, rank in found if int(rank) <= MAX_RANK)
+
+
+def is_said_pod(said: str, node: str) -> bool:
+    """Tell whether people may call a pod or host so: `worker-0` is short for `tts-worker-0`."""
+    return said == node or node.endswith(f"-{said}") or f"-{said}-" in node
+
+
 def tells_order(small: str) -> bool:
     """Tell whether a line, in small letters, may say in which order processes stand."""
     return "rank" in small and any(word in small for word in ("order", "sorted", "respect"))
@@ -165,6 +190,7 @@ class SaidText(NamedTuple):
     worker_shift: int | None = None
     bus: tuple[int, str] | None = None
     own_bus: str = ""
+    pod_ranks: tuple[tuple[str, int], ...] = ()
 
 
 _NOTHING = SaidText()
@@ -181,6 +207,7 @@ def read_said(text: str, small: str) -> SaidText:
         find_worker_shift(text) if "worker" in small else None,
         find_bus(text) if ":" in text and "." in text else None,
         own[1] if own else "",
+        list_pod_ranks(text),
     )
 
 
@@ -194,16 +221,23 @@ class SaidPlaces:
             them; empty where they stand in the order of ranks, None where nobody says so.
         worker_shifts: By how much ranks are above the numbers of workers' pods.
         rank_by_bus: The ranks that are said to have the device of a bus id.
+        rank_by_pod: The rank of a pod or a host that has one.
+        groups: The members of each group, by its name; groups of several ranks may share it.
     """
 
     host_ranks: set[HostRanks] = field(default_factory=set)
     order: str | None = None
     worker_shifts: set[int] = field(default_factory=set)
     rank_by_bus: dict[str, set[int]] = field(default_factory=dict)
+    rank_by_pod: dict[str, set[int]] = field(default_factory=dict)
+    groups: dict[str, set[frozenset[int]]] = field(default_factory=dict)
 
     def note(self, said: SaidText, rank: int) -> None:
         """Take what a line says that a rank wrote; no log says more than so much."""
-        if said is _NOTHING or len(self.host_ranks) + len(self.rank_by_bus) > _MOST_SAID:
+        if (
+            said is _NOTHING
+            or len(self.host_ranks) + len(self.rank_by_bus) + len(self.rank_by_pod) > _MOST_SAID
+        ):
             return
         self.host_ranks.update(said.host_ranks)
         self.order = self.order if said.order is None else said.order
@@ -213,6 +247,14 @@ class SaidPlaces:
             self.rank_by_bus.setdefault(said.own_bus.lower(), set()).add(rank)
         if said.bus is not None:
             self.rank_by_bus.setdefault(said.bus[1].lower(), set()).add(said.bus[0])
+        for pod, one in said.pod_ranks:
+            self.rank_by_pod.setdefault(pod, set()).add(one)
+
+    def note_groups(self, groups: Iterable[tuple[str, frozenset[int]]]) -> None:
+        """Take the groups that a line names."""
+        for name, members in groups:
+            if sum(map(len, self.groups.values())) < _MOST_GROUPS:
+                self.groups.setdefault(name, set()).add(members)
 
     def add(self, later: SaidPlaces) -> None:
         """Take what the next part of the log says."""
@@ -221,6 +263,10 @@ class SaidPlaces:
         self.worker_shifts |= later.worker_shifts
         for bus, ranks in later.rank_by_bus.items():
             self.rank_by_bus.setdefault(bus, set()).update(ranks)
+        for pod, ranks in later.rank_by_pod.items():
+            self.rank_by_pod.setdefault(pod, set()).update(ranks)
+        for name, groups in later.groups.items():
+            self.groups.setdefault(name, set()).update(groups)
 
     def find_shift(self) -> int | None:
         """Return by how much ranks are above the numbers of workers' pods, where one is said."""
@@ -245,7 +291,7 @@ class PodRanks:
         elif " logs " in text and (asked := _LOGS.search(text)):
             self._pod, self._row = asked[1], row
         elif self._pod and 0 < row - self._row <= _MOST_BELOW:
-            rank = _POD_RANK.match(text) or (_OWN_RANK.match(text) if "RANK=" in text else None)
+            rank = _POD_RANK.match(text) or (_PRINTED_RANK.match(text) if "RANK=" in text else None)
             if rank is None and "proc" in text and _ONE_EACH.search(text):
                 # Where a host has one process, that is the rank.
                 rank = _NODE_RANK.search(text)

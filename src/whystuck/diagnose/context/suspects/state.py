@@ -7,7 +7,11 @@ from typing import Any
 from whystuck.diagnose import codes
 from whystuck.diagnose.algorithms.failures.causes import is_cascade
 from whystuck.diagnose.algorithms.failures.departures import describe_departure
-from whystuck.diagnose.algorithms.processes.locks import find_crossing, find_parked
+from whystuck.diagnose.algorithms.processes.locks import (
+    find_crossing,
+    find_parked,
+    may_be_held_elsewhere,
+)
 from whystuck.diagnose.algorithms.stacks.frames import (
     describe_place,
     find_user_frame,
@@ -148,7 +152,8 @@ def explain_exception(facts: Facts, rank: int) -> Suspicion | None:
 
 def explain_locks(facts: Facts, rank: int) -> Suspicion | None:
     """Explain a rank with two threads that are parked on locks."""
-    parked = find_parked(facts.stacks.samples_by_rank.get(rank, ()), facts.evidence.sources)
+    samples = facts.stacks.samples_by_rank.get(rank, [])
+    parked = find_parked(samples, facts.evidence.sources)
     if len(parked) < 2 or not any(item.thread.is_main for item in parked):  # noqa: PLR2004 - a pair
         return None
     crossing = find_crossing(parked)
@@ -156,6 +161,10 @@ def explain_locks(facts: Facts, rank: int) -> Suspicion | None:
     first, second = crossing or (main, next(item for item in parked if item is not main))
     if not crossing and first.lock == second.lock:
         return None
+    is_named = first.is_named and second.is_named
+    # Who holds locks that nothing names is one of those that wait, or another one.
+    is_open = not is_named and may_be_held_elsewhere(samples[-1], parked)
+    is_seen = crossing and not (first.is_noted or second.is_noted)
     sites = [
         {"thread": item.thread.name, "waits_for": item.lock, "holds": sorted(item.held)}
         for item in (first, second)
@@ -163,7 +172,7 @@ def explain_locks(facts: Facts, rank: int) -> Suspicion | None:
     return Suspicion(
         rank,
         codes.LOCK_DEADLOCK,
-        Confidence.CERTAIN if crossing else Confidence.LIKELY,
+        Confidence.CERTAIN if is_seen else (Confidence.POSSIBLE if is_open else Confidence.LIKELY),
         f"has two threads that wait for each other's lock ({first.lock}, {second.lock})",
         (first.frame,),
         more_frames=(second.frame,),

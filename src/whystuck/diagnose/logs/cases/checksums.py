@@ -19,6 +19,9 @@ _STEP = re.compile(r"\b(?:step|iteration|iter|epoch)[ =:]{1,3}(\d{1,12})\b", re.
 # One against one may be either; of shards, each has its own sum.
 _LEAST = 3
 _TABLE = "table "
+# By so much of them, sums of 32 and of 64 bits may differ by the order of what is added.
+_ORDER_32, _ORDER_64, _DIGITS_32 = 1e-5, 1e-9, 9
+_Sums = dict[int, tuple[str, LogEvent]]
 _MEMBERS = r"(?:workers|ranks|replicas|processes|devices|GPUs|nodes)"
 # A check of the job, or of its framework, that all ranks have the same.
 _SAME = r"(?:same|identical|equal|consistent|in sync)"
@@ -44,7 +47,8 @@ def make_checksums(view: LogView) -> Iterator[Case]:
         odd = sorted(rank for rank, (value, _) in told.items() if value != common)
         if len(told) < _LEAST or not odd or 2 * most <= len(told):
             continue
-        step = _find_step(told[odd[0]][1]) if name.startswith(_TABLE) else name
+        event = told[odd[0]][1]
+        step = event.groups.get("step") or _find_step(event) if name.startswith(_TABLE) else name
         at = f" at step {step}" if step else ""
         is_norm = "grad" in told[odd[0]][1].groups.get("what", "")
         what = "norms of gradients" if is_norm else "weights"
@@ -85,9 +89,9 @@ def _find_step(event: LogEvent) -> str:
     return match[1] if match else ""
 
 
-def _list_told(view: LogView) -> dict[str, dict[int, tuple[str, LogEvent]]]:
+def _list_told(view: LogView) -> dict[str, _Sums]:
     """Return the sum of each rank, by the step that a line names, or the table it is in."""
-    found: dict[str, dict[int, tuple[str, LogEvent]]] = {}
+    found: dict[str, _Sums] = {}
     for event in view.list_signatures("told.checksum"):
         rank = int(event.groups.get("rank") or event.groups.get("rank2") or -1)
         value = event.groups.get("sum") or event.groups.get("sum2") or ""
@@ -96,8 +100,42 @@ def _list_told(view: LogView) -> dict[str, dict[int, tuple[str, LogEvent]]]:
             found.setdefault(match[1] if match else "", {})[rank] = value, event
     for event in view.list_signatures("table.value"):
         told = found.setdefault(f"{_TABLE}{event.groups['table']}", {})
-        told[int(event.groups["own"])] = _round(event.groups["sum"]), event
-    return found
+        told[int(event.groups["own"])] = event.groups["sum"], event
+    return {
+        name: _round_all(told) if name.startswith(_TABLE) else told for name, told in found.items()
+    }
+
+
+def _round_all(told: _Sums) -> _Sums:
+    """Leave out the digits of sums that tell nothing.
+
+    Where most ranks have the same digits to the last one, the others have added up other numbers;
+    what they differ by in another order is far less.
+    """
+    most = Counter(value for value, _ in told.values()).most_common(1)[0]
+    is_exact = len(told) >= _LEAST and 2 * most[1] > len(told) and most[1] >= _LEAST
+    if not is_exact:
+        return {rank: (_round(value), event) for rank, (value, event) in told.items()}
+    return {
+        rank: (most[0] if _is_near(value, most[0]) else value, event)
+        for rank, (value, event) in told.items()
+    }
+
+
+def _is_near(one: str, other: str) -> bool:
+    """Tell whether sums differ by no more than the order in which numbers are added."""
+    if one == other:
+        return True
+    if "." not in one or "." not in other:
+        return False  # hashes, or sums of integers
+    try:
+        first, second = float(one), float(other)
+    except ValueError:
+        return False
+    digits = sum(char.isdigit() for char in other)
+    # A sum of 32 bits, printed with few digits, is less exact than one of 64.
+    slack = _ORDER_32 if digits <= _DIGITS_32 else _ORDER_64
+    return abs(first - second) <= slack * max(abs(first), abs(second))
 
 
 def _round(value: str) -> str:

@@ -47,7 +47,7 @@ def make_falling(view: LogView) -> Iterator[Case]:
     for _, told in groupby(skips, key=lambda skip: (skip.event.artifact, skip.event.rank)):
         run = _find_last_run(list(told))
         is_floor = _is_at_floor(run)
-        if (len(run) < _LEAST and not is_floor) or _has_recovered(view, run[-1].event):
+        if (len(run) < _LEAST and not is_floor) or has_gone_on(view, run[-1].event):
             continue
         counted = _find_counted(view, run)
         if run[-1].after >= _LEAST_SCALE and counted is None and not is_floor:
@@ -121,7 +121,7 @@ def _follows(one: _Skip, other: _Skip) -> bool:
     return is_near and is_same and is_lower and one.event.count == 1
 
 
-def _has_recovered(view: LogView, last: LogEvent) -> bool:
+def has_gone_on(view: LogView, last: LogEvent) -> bool:
     """Tell whether the log shows several steps behind the last one that was left out."""
     files = (file for file in view.files if file.artifact == last.artifact)
     return any(file.steps_since > last.row for file in files)

@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from statistics import median
 
 from whystuck.diagnose import codes
 from whystuck.diagnose.logs.cases.parts import find_time
+from whystuck.diagnose.logs.cases.slow_tables import make_throttled
+from whystuck.diagnose.logs.cases.time_tables import (
+    Times,
+    Told,
+    are_stages,
+    find_middle,
+    has_more_work,
+    is_felt,
+    read_last_table,
+)
 from whystuck.diagnose.logs.cases.uneven_work import list_uneven
 from whystuck.diagnose.logs.story import NOTE, Case
 from whystuck.diagnose.logs.view import LogView
@@ -26,7 +36,11 @@ _MOST_COUNTED = 256
 # Of more, the job is made of different stages rather than of slow ranks.
 _MOST_SHARE = 0.25
 # A rank's own work; what ranks do together takes as long as the slowest of them.
-_OWN = ("compute", "forward", "backward", "fwd", "bwd", "batch", "data", "optimizer", "layer")
+_OWN = (
+    *("compute", "forward", "backward", "fwd", "bwd", "batch", "data", "optimizer", "layer"),
+    *("input", "loader", "fetch", "h2d", "preproc", "collat", "augment", "decode", "tokeniz"),
+    *("kernel", "gemm", "attention"),
+)
 _SHARED = ("sync", "send", "recv", "reduce", "gather", "scatter", "all-", "broadcast", "communic")
 # What a tool of NVIDIA's calls slow.
 _LEAST_SCORE = 0.75
@@ -50,26 +64,28 @@ _PHASE = re.compile(r"\b((?:fwd|forward|bwd|backward)[A-Za-z_/-]{0,30})")
 _SAID = re.compile(r"\brank[ _=:#]{0,2}(\d{1,7})\b", re.IGNORECASE)
 
 
-@dataclass(frozen=True)
-class _Told:
-    """How long a rank took for a phase, and the line that tells it."""
-
-    ms: float
-    event: LogEvent
-
-
-# phase -> rank -> time
-_Times = dict[str, dict[int, _Told]]
-
-
 def make_stragglers(view: LogView) -> Iterator[Case]:
-    """Make the case of ranks whose own work takes longer than that of all others."""
-    for times in (_read_last_table(view), _read_lines(view)):
-        slow: dict[int, tuple[str, LogEvent, float, float]] = {}
-        for phase, by_rank in times.items():
-            for rank, middle in _find_slow(phase, {key: one.ms for key, one in by_rank.items()}):
-                told = by_rank[rank]
-                slow.setdefault(rank, (phase, told.event, told.ms, middle))
+    """Make the case of ranks whose own work takes longer than that of all others.
+
+    Not where their devices are throttled: that says why, of the same ranks.
+    """
+    throttled = {rank for case in make_throttled(view) for rank in case.ranks}
+    for case in _make_cases(view):
+        if not case.ranks or not throttled.issuperset(case.ranks):
+            yield case
+
+
+def find_slow_ranks(view: LogView) -> tuple[int, ...]:
+    """Return the ranks whose own work takes longer than that of all others."""
+    for times in (read_last_table(view), _read_lines(view)):
+        if slow := _list_slow(view, times):
+            return tuple(sorted(slow))
+    return ()
+
+
+def _make_cases(view: LogView) -> Iterator[Case]:
+    for times in (read_last_table(view), _read_lines(view)):
+        slow = _list_slow(view, times)
         if slow:
             ranks = sorted({rank for by_rank in times.values() for rank in by_rank})
             case = _make_slow(slow, ranks)
@@ -93,6 +109,28 @@ def make_stragglers(view: LogView) -> Iterator[Case]:
     )
 
 
+def _list_slow(view: LogView, times: Times) -> dict[int, tuple[str, LogEvent, float, float]]:
+    """Return the ranks that are slow: for what, as which line tells, how long, and the median.
+
+    The phase is the one for which it takes longest.
+    """
+    slow: dict[int, tuple[str, LogEvent, float, float]] = {}
+    for phase, by_rank in times.items():
+        late = _find_slow(phase, {key: one.ms for key, one in by_rank.items()})
+        if late and are_stages(by_rank, [rank for rank, _ in late]):
+            continue
+        for rank, middle in late:
+            told = by_rank[rank]
+            known = slow.get(rank)
+            is_more = known is None or told.ms - middle > known[2] - known[3]
+            if "table" in told.event.groups:
+                is_more &= is_felt(times, rank, told.ms - middle)
+                is_more &= not has_more_work(view, told.event)
+            if is_more:
+                slow[rank] = phase, told.event, told.ms, middle
+    return slow
+
+
 def _read_named(event: LogEvent) -> frozenset[int]:
     score = event.groups.get("score") or ""
     if score and float(score) >= _LEAST_SCORE:
@@ -100,40 +138,22 @@ def _read_named(event: LogEvent) -> frozenset[int]:
     return parse_ranks(event.groups.get("ranks") or event.groups.get("rank") or "")
 
 
-def _read_last_table(view: LogView) -> _Times:
-    """Return the times of each phase and rank in the last table of a log."""
-    events = list(view.list_signatures("table.time"))
-    if not events:
-        return {}
-    last = events[-1].artifact, events[-1].groups["table"]
-    found: _Times = {}
-    for event in events:
-        if (event.artifact, event.groups["table"]) == last:
-            told = _Told(float(event.groups["ms"]), event)
-            found.setdefault(event.groups["phase"], {})[int(event.groups["own"])] = told
-    return found
-
-
-def _read_lines(view: LogView) -> _Times:
+def _read_lines(view: LogView) -> Times:
     """Return the middle of the times that ranks print for each phase, each in a line of its own.
 
     Lines that have the times of several ranks count as if each had printed its own.
     """
-    found: dict[str, dict[int, list[_Told]]] = {}
+    found: dict[str, dict[int, list[Told]]] = {}
     if list_uneven(view):
         return {}  # who takes longer has more to do
     for event in view.list_signatures("progress.phases"):
         for phase, rank, ms in _read_times(event):
-            told = [_Told(ms, event)] * min(event.count, _MOST_COUNTED)
+            told = [Told(ms, event)] * min(event.count, _MOST_COUNTED)
             found.setdefault(phase, {}).setdefault(rank, []).extend(told)
     return {
-        phase: {rank: _find_middle(told) for rank, told in by_rank.items()}
+        phase: {rank: find_middle(told) for rank, told in by_rank.items()}
         for phase, by_rank in found.items()
     }
-
-
-def _find_middle(told: list[_Told]) -> _Told:
-    return sorted(told, key=lambda one: one.ms)[len(told) // 2]
 
 
 def _read_times(event: LogEvent) -> Iterator[tuple[str, int, float]]:
@@ -190,7 +210,7 @@ def _make_slow(slow: Mapping[int, tuple[str, LogEvent, float, float]], ranks: li
     )
 
 
-def _find_host(slow: set[int], told: Iterable[tuple[int, _Told]]) -> str:
+def _find_host(slow: set[int], told: Iterable[tuple[int, Told]]) -> str:
     """Return the host of which all ranks are slow, and no others; empty where there is none."""
     hosts: dict[str, set[int]] = {}
     for rank, one in told:

@@ -16,6 +16,8 @@ from whystuck.evidence.ranks import MAX_RANK, name_ranks
 
 _MAX_LINES = 6
 _LEAST_RANKS, _LEAST_LINES = 3, 9
+# Of a table with one row of each rank, all must have one rate.
+_LEAST_TABLE, _ONE_RATE = 4, 1.08
 # Work explains the times where they lie on one line, and no rank is off it by so much of the mean.
 _CORRELATED, _OFF = 0.97, 0.06
 # In most steps, the slowest rank takes this much longer than the middle one: others wait for it.
@@ -81,6 +83,10 @@ def list_uneven(view: LogView) -> list[_Told]:
         view.list_signatures("progress.phases"), key=lambda one: (one.artifact, one.row)
     )
     told = [one for event in events if (one := _read(event)) is not None]
+    tables = [_read_table(table) for table in _list_tables(view)]
+    told = max([told, *tables], key=len)
+    if len(told) == len({one.rank for one in told}) and _has_one_rate(told):
+        return told
     ranks = {one.rank for one in told}
     if len(ranks) < _LEAST_RANKS or len(told) < _LEAST_LINES:
         return []
@@ -96,6 +102,33 @@ def list_uneven(view: LogView) -> list[_Told]:
     }
     is_fair = max(map(abs, off.values())) <= _OFF * fmean(times)
     return told if is_explained and is_fair and _is_uneven(told) else []
+
+
+def _list_tables(view: LogView) -> list[list[LogEvent]]:
+    """Return the rows of each table that tells how much ranks had to do."""
+    found: dict[tuple[str, str], list[LogEvent]] = {}
+    for event in view.list_signatures("table.work"):
+        found.setdefault((event.artifact, event.groups["table"]), []).append(event)
+    return list(found.values())
+
+
+def _read_table(rows: Sequence[LogEvent]) -> list[_Told]:
+    return [
+        _Told(
+            int(row.groups["own"]), int(float(row.groups["work"])), float(row.groups["took"]), row
+        )
+        for row in rows
+    ]
+
+
+def _has_one_rate(told: Sequence[_Told]) -> bool:
+    """Tell whether ranks, of each of which one row tells, took as long for the same work."""
+    rates = [one.ms / one.work for one in told if one.work]
+    if len(told) < _LEAST_TABLE or len(rates) < len(told) or min(rates) <= 0:
+        return False
+    times = [one.ms for one in told]
+    is_late = max(times) > max(_UNEVEN * median(times), median(times) + _LEAST_MS)
+    return is_late and max(rates) <= _ONE_RATE * min(rates)
 
 
 def _is_uneven(told: Sequence[_Told]) -> bool:

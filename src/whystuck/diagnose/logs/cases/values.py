@@ -14,6 +14,7 @@ from whystuck.diagnose.logs.cases.parts import (
     list_ranks,
     place_exceptions,
 )
+from whystuck.diagnose.logs.cases.skip_counts import make_counted
 from whystuck.diagnose.logs.story import NOTE, OWN, Case
 from whystuck.diagnose.logs.view import LogView
 from whystuck.evidence.finding import Confidence
@@ -121,7 +122,8 @@ def make_skipped(view: LogView) -> Iterator[Case]:
     """Make the case of a scaler that gave up: each step overflowed at the smallest scale."""
     events = [event for event in view.list_signatures("scaler.floor") if is_said(event)]
     if not events:
-        yield from make_falling(view)
+        falling = list(make_falling(view))
+        yield from falling or make_counted(view)
         return
     exceptions = find_exceptions(view, events)
     yield Case(

@@ -37,7 +37,9 @@ class P2pCycle(Rule):
 
     Of logs: all ranks of the job say by their watchdogs, or by tracebacks in gloo, that they are in
     the same half of a transfer. Of few among many, source that stands beside tells that each makes
-    the other half with the same peer only later; then nobody is named.
+    the other half with the same peer only later; then nobody is named. Nor is anybody where more
+    than two ranks are in a receive, as one that left out a send leaves all others so. Ranks that
+    print whom they send to, or receive from, are named where the last ones of them are a ring.
 
     Of stacks that somebody pasted with such source, ranks are named that are at one line of a send
     or receive while all others wait in collectives behind it: whose transfers are over is the peer

@@ -48,6 +48,12 @@ class P2pUnmatched(Rule):
     A send too many may do no harm until its receiver has all that it wants and ends: who then loses
     the connection is judged in the same way, as `likely`, by where habits were broken before.
 
+    Of logs, ranks print each send and receive as they make it (`mb=7 recv act from 2 ...`), and
+    give up in transfers: the last line of a rank is what it waits in. The rank is named that has
+    received what it was to send on, or has sent what comes later, and is at another transfer by
+    now; or the one that printed nothing more and gives up nothing. Nothing is told where the two
+    ends never printed a transfer alike.
+
     Without a habit, the peer is named where it waits in something else, for that rank or for one
     that waits for it, with the line it is at; then the line of the op without a partner. When the
     peer has no op log, that is only possible. Where hosts run ahead of their devices, the rank is

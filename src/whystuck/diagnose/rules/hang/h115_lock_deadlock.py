@@ -20,9 +20,14 @@ class LockDeadlock(SuspectRule):
 
     Two threads are parked at a `with` or `acquire` of different locks in all samples. When
     the source shows that each is inside a `with` on the lock that the other wants, the
-    finding is `certain`, else `likely`. A suspect whose main thread is in `FileBaton.wait` of
-    torch, in `filelock` or `flock` is `likely`; `details.lock_file` is true then. Where all
-    that are known wait for such a file, none of them is named: who holds it is none of them.
+    finding is `certain`, else `likely`. Of stacks without their source, comments that people write
+    behind the frames tell which lock each waits for and holds. Without these, two threads that are
+    inside `acquire` or `__enter__` of a lock are `likely` where no other thread runs code of the
+    user, and `possible` where one does, as that may hold the locks.
+
+    A suspect whose main thread is in `FileBaton.wait` of torch, in `filelock` or `flock` is
+    `likely`; `details.lock_file` is true then. Where all that are known wait for such a file, none
+    of them is named: who holds it is none of them.
 
     ## False alarms
 

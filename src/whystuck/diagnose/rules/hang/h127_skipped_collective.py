@@ -57,6 +57,9 @@ class SkippedCollective(DivergenceRule):
     and source beside them, show that a condition on data leads past the call of most.
     Or the ranks that a tool or watchdogs name as missing print themselves that they leave something
     out, as they have no data for it, and no other rank does.
+    Or somebody prints how many calls of an op each rank made (`rank0 412 rank1 411`): few ranks
+    have fewer than all others, and wait in another call by their stacks or watchdogs. Where they
+    wait in none, they did not come to the last one (H101); who has more than all others is H102.
 
     ## False alarms
 

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from whystuck.diagnose import codes
 from whystuck.diagnose.context.scene import Scene
+from whystuck.diagnose.logs.log_rule import tell_case
 from whystuck.diagnose.policy import Policy
 from whystuck.diagnose.rule import Blame, Rule
 from whystuck.evidence.finding import Citation, Confidence, Finding, Severity, Verdict
@@ -38,7 +39,7 @@ class SerialCheckpoint(Rule):
     name = "serial-checkpoint"
     severity = Severity.NOTE
     quiet_verdict = Verdict.SLOW
-    needs = ("marks",)
+    needs = ("marks", "logs")
     explains = (codes.IMBALANCE,)
     explains_from = Severity.NOTE
     remedies: ClassVar[tuple[str, ...]] = (
@@ -51,6 +52,9 @@ class SerialCheckpoint(Rule):
         del policy
         found = scene.pace.step_marks.serial_saves
         if found is None or not scene.pace.is_known:
+            # Of a job that whystuck watches, marks tell how long saves take.
+            if scene.evidence.incident.kind == "files":
+                yield from (tell_case(self, case) for case in scene.story.of(self.code))
             return
         yield self.make_finding(
             f"rank {found.rank} alone saves checkpoints: {found.count} of them take "

@@ -23,7 +23,7 @@ _NOT_OWN = re.compile(
 )
 
 
-class CountReader:
+class BatchReader:
     """Reads single lines."""
 
     is_open = False

@@ -15,6 +15,9 @@ DEVICE_MARKS = (
     b"temperature.gpu",
     b"clocks.current",
     b"clocks.sm",
+    b"clocks.gr",
+    b"pci.bus_id",
+    b"gpu_bus_id",
     b"clocks_event_reasons",
     b"clocks_throttle_reasons",
     b"pcie.link.width",
@@ -24,8 +27,14 @@ DEVICE_MARKS = (
     b"HW Thermal Slowdown",
     b"HW Power Brake Slowdown",
     b"SW Thermal Slowdown",
-    b"rank i ",
-    b"rank N ",
+    *(
+        word + b" " + letter + end
+        for word in (b"rank", b"Rank", b"gpu", b"GPU")
+        for letter in (b"i", b"r", b"k", b"n", b"x", b"N")
+        for end in (b" ", b"=")
+    ),
+    b"1:1 ",
+    b"one-to-one",
     b"rank == gpu",
     b"rank == GPU",
     b"rank = gpu",
@@ -37,8 +46,6 @@ DEVICE_MARKS = (
     b"gpu index",
     b"GPU id",
     b"gpu id",
-    b"GPU i ",
-    b"GPU N ",
     b"GPU order",
     b"gpu order",
     b"|   0000",
@@ -47,8 +54,14 @@ DEVICE_MARKS = (
 BUS = re.compile(r"^GPU (0000[0-9A-Fa-f]{0,4}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.\d)")
 _REASON = re.compile(r"^\s*([HS]W (?:Thermal |Power Brake )?Slowdown)\s*: Active\s*$")
 _SAME = re.compile(
-    r"\brank (?:i|N)\b ?(?:=|==|is|<->|->|uses|on|runs on|sits on) ?"
-    r"(?:gpu|cuda|device)[ :_]?(?:i|N)\b"
+    # `rank i uses GPU i`: one letter for both
+    r"\b(?P<mine>local[_ ])?rank[ _](?P<letter>[a-z])\b ?"
+    r"(?:=|==|is|<-{1,2}>|-{1,2}>|uses|has|gets|owns|drives|on|(?:runs|sits|lives) on|is on)"
+    r" ?(?:gpu|cuda|device)[ :_]?(?P=letter)\b"
+    r"|\b(?:gpu|cuda|device)[ :_](?P<other>[a-z])\b ?(?:=|==|is|<-{1,2}>|-{1,2}>|(?:is |runs )?for"
+    r"|belongs to|runs|has|hosts) ?(?P<its>local[_ ])?rank[ _](?P=other)\b"
+    r"|\b(?P<each_one>local[_ ])?ranks? (?:and (?:gpus?|devices?) )?(?:are |is )?"
+    r"(?:mapped|map|maps|pinned|bound)? ?(?:1:1|one-to-one) ?(?:to|with|on)? ?(?:gpu|cuda|device)"
     r"|\b(?P<local>local[_ ])?rank ?(?:=|==|is|equals)(?: the)? ?(?:gpu|cuda|device)[ _]?"
     r"(?:index|id|idx|number)\b"
     r"|\b(?:gpu|cuda|device)[ _]?(?:index|id|idx|number|i|N) ?(?:=|==|is|equals|<->|->)(?: the)? ?"
@@ -57,6 +70,7 @@ _SAME = re.compile(
     r"|\b(?P<order>local )?rank order (?:=|==|is) (?:the )?(?:gpu|device) order\b",
     re.IGNORECASE,
 )
+_LOCAL = ("mine", "its", "each_one", "local", "own", "each", "order")
 # What columns are called, by release and by option.
 _COLUMNS = {
     "index": ("index",),
@@ -113,7 +127,7 @@ class DeviceReader:
         elif match := _LISTED.match(text):
             yield TabledSeen("table.device", row, line, {"index": match[1], "bus": match[2]})
         elif match := _SAME.search(text):
-            is_local = match["local"] or match["own"] or match["each"] or match["order"]
+            is_local = any(match[name] for name in _LOCAL)
             groups = {"of": "host"} if is_local else {}
             yield TabledSeen("table.rank_is_device", row, line, groups)
 

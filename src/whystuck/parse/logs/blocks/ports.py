@@ -23,6 +23,7 @@ PORT_MARKS = (
     b"Link detected: ",
     b"<NO-CARRIER",
     b"/sys/class/infiniband/",
+    b" Gb/sec (",
 )
 _MAX_STRANGERS = 3
 # mlxlink prints its fields in sections.
@@ -54,6 +55,12 @@ _IN_FILE = re.compile(r"^\s{0,4}(?:\d: )?(DOWN|ACTIVE|INIT|ARMED)\s*$")
 _ASKED = re.compile(rf"\bmlxlink (?:-\S{{1,20}} )?(?:-d|--device) ({_CARD})(?:\s|$)")
 _WIDTH = re.compile(r"^\s{0,4}Width\s{0,40}: (\d{1,2})[xX]\s*$")
 _SPEED = re.compile(r"^\s{0,4}Speed\s{0,40}: (IB-)?\w{2,20}\s*$")
+# A row for each card, as a loop over the files of their rates prints them.
+_RATED = re.compile(
+    rf"^\s{{0,4}}(?:/\S{{0,60}}/)?(?!rate\b)(?P<card>{_CARD}?)(?:/ports/(?P<port>\d{{1,3}})/rate|/(?P<at>\d{{1,3}}))?"
+    r"(?:\s?[:=|]\s{0,8}|\s{1,8})(?:rate:? )?(?P<rate>\d{1,4}(?:\.\d)?) Gb/sec "
+    r"\((?P<lanes>\d{1,2})X\b"
+)
 _PORT = re.compile(r"^\s{0,24}[Pp]ort\s?:?\s{0,8}(\d{1,3}):?\s*$")
 _FIELD = re.compile(r"^\s{0,32}([A-Za-z][A-Za-z _]{2,30}):\s{0,8}(\S.{0,60})?$")
 # Names of fields, by tool, in small letters.
@@ -102,6 +109,11 @@ class PortReader:
         text = line.text
         if is_mark and (match := _ASKED.search(text)):
             self._card, self._port, self._now, self._left = match[1], "1", None, _MAX_ASKED
+        elif is_mark and (match := _RATED.match(_join_file(line))):
+            port = match["port"] or match["at"] or "1"
+            told = {"card": match["card"], "port": port, "state": "active", "physical": ""}
+            told |= {"rate": match["rate"], "lanes": match["lanes"], "layer": ""}
+            yield TabledSeen("table.port", row, line, told)
         elif self._left and (match := _SPEED.match(text)):
             self._is_infiniband = match[1] is not None
         elif self._left and (match := _WIDTH.match(text)):
@@ -170,3 +182,8 @@ class PortReader:
 def _tell_link(line: LogLine, row: int, port: tuple[str, str], state: str) -> TabledSeen:
     told = {"card": port[0], "port": port[1], "state": state, "physical": "", "layer": "link"}
     return TabledSeen("table.port", row, line, told)
+
+
+def _join_file(line: LogLine) -> str:
+    """Return a line behind the path of its file, which `grep` prints before it."""
+    return f"{line.owner}:{line.text}" if line.owner[:1] == "/" else line.text

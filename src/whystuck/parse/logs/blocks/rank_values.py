@@ -16,7 +16,22 @@ from whystuck.parse.logs.blocks.tabled import MAX_STRANGERS, TabledSeen
 from whystuck.parse.logs.lines import LogLine
 
 _MEMBERS = (b"workers", b"ranks", b"replicas")
-_SUMS = (b"checksum", b"param hash", b"params hash", b"weight hash", b"model hash", b"state hash")
+_SUMS: tuple[bytes, ...] = (
+    b"checksum",
+    b"param hash",
+    b"params hash",
+    b"weight hash",
+    b"model hash",
+    b"state hash",
+)
+_SUMS += (
+    b"Checksum",
+    b"weights hash",
+    b"parameter hash",
+    b"parameters hash",
+    b"hash of ",
+    b"hashes of ",
+)
 VALUE_MARKS = _SUMS + tuple(
     word + b" " + members
     for word in (b"across the", b"across all", b"across", b"between the", b"between")

@@ -33,6 +33,10 @@ _STATE = re.compile(
     r"|Link detected: |(?:\d{1,4}: )?[a-z][\w.@-]{1,40}:?\s.{0,60}?<NO-CARRIER,"
     r"|(?:DOWN|ACTIVE|INIT|ARMED)\s*$"
     r"|Width {4,40}: "
+    # counters of a cgroup
+    r"|nr_(?:periods|throttled) \d"
+    # rates of cards
+    r"|(?:/\S{0,60}/)?(?:[a-z]\S{1,40}(?:\s?[:=]\s{0,8}|\s{1,8}))?\d{1,4} Gb/sec \("
     # a row of the list of nvidia-smi
     r"|\|\s{1,4}\d{1,3}\s{2,4}[A-Z])"
     # a row of the log that the controller of a host keeps
@@ -44,7 +48,7 @@ _HOST = rf"{NO_COUNT}(?=[\w.]*[\d-])[A-Za-z][\w.-]{{1,62}}|(?:\d{{1,3}}\.){{3}}\
 _LOOK = re.compile(
     r"(?:sudo )?(?:dmesg|journalctl|ibstat|ibstatus|mlxlink|lspci|systemctl|nvidia-smi|rocm-smi"
     r"|ibdev2netdev|ibv_devinfo|rdma |ethtool |ip |cat /sys/"
-    r"|\w{1,10} .{0,200}/var/log/)"
+    r"|\w{1,10} .{0,200}(?:/var/log/|/sys/fs/cgroup/|/sys/class/infiniband/))"
 )
 _WORDS = r"(?:dmesg|journalctl|kernel|kern\.log|syslog|/var/log/messages)"
 _OF = r"\b(?:on|from|of|host|node|machine):? [`'\"]?"
@@ -65,6 +69,7 @@ _HEAD = re.compile(
     rf"|^{_FAR}\b{_WORDS}\b{_FAR}{_OF}(?P<told>{_HOST})\b.*$",
     re.MULTILINE,
 )
+_ANY_HOST = ("ssh", "fence", "said", "told")
 _DESCRIBED = re.compile(
     r"\bkubectl\b.{0,200}? describe (?:pods?[ /])(?P<pod>[a-z0-9][\w.-]{0,200})"
     r"|^Name: +(?P<name>\S{1,200})$",
@@ -158,7 +163,7 @@ def _find_host(above: str, host: str) -> str:
         elif told["dsh"]:
             host = told["dsh"] if re.fullmatch(_HOST, told["dsh"]) else ""
         else:
-            host = next(told[name] for name in ("ssh", "fence", "said", "told") if told[name])
+            host = next(told[name] for name in _ANY_HOST if told[name])
             host = "" if is_file(host) else host
     return host
 

@@ -42,6 +42,12 @@ _GDB_FRAME = re.compile(
     r"^\s*#\d{1,3}\s+(?:0x[0-9a-f]{1,16} in )?(?P<function>[^\s(].{0,500}?) ?\("
     r"(?:.{0,2000}?\) (?:at (?P<file>\S{1,1000}?):(?P<line>\d{1,9})|from (?P<library>\S{1,1000})))?"
 )
+# What people write behind a frame, and behind the variables that py-spy shows of it.
+_NOTE = re.compile(r"[)>\]}\w\"'] {1,60}(?:#|//|<--+|<==+|\u2190|\u21d0)(?P<note>.{1,300})$")
+# `py-spy dump --locals` shows variables below their frame, further in.
+_LOCALS = re.compile(r"^(\s{2,40})(?:Locals|Arguments|Args):")
+# What is left of colours where the character that begins them is lost.
+_FADED = re.compile(r"\[(?:[01]|[39]\d|1;3\d)m")
 # What gdb prints before the first frame, a line for each thread among it.
 GDB_NOISE = re.compile(
     r"^\s*(?:\[New (?:LWP|Thread)\b|\[Thread debugging|Using host libthread_db|0x[0-9a-f]{6,16} in "
@@ -52,6 +58,25 @@ _BARE_SPY = re.compile(
     r"^\s{1,12}[\w.<>]{1,120} \((?:[\w./@+-]{1,400}|<[\w ]{1,40}>)"
     rf"(?::\d{{1,9}}\)\s*{_CALLER}|\.py\)\s{{1,8}}<- .{{1,200}})$"
 )
+
+
+def clean_line(text: str) -> str:
+    """Return a line without what people and loggers leave before it, and without lost colours."""
+    text = BEFORE.sub("", text)
+    return _FADED.sub("", text) if "m" in text and "[" in text and "Process " in text else text
+
+
+def cut_note(text: str) -> tuple[str, str]:
+    """Return a line of a stack without the comment that stands behind it, and that comment."""
+    has_mark = any(mark in text for mark in (" #", " //", " <--", " <==", " \u2190", " \u21d0"))
+    found = _NOTE.search(text) if has_mark else None
+    return (text[: found.start() + 1], found["note"].strip()) if found else (text, "")
+
+
+def find_locals(text: str) -> int:
+    """Return how far in the variables of a frame stand that a line begins to show, -1 if none."""
+    found = _LOCALS.match(text)
+    return len(found[1]) if found else -1
 
 
 def find_head(text: str) -> re.Match[str] | None:

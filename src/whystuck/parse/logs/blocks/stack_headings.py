@@ -25,6 +25,12 @@ _SHOWN = re.compile(
     rf"(?<![a-z_])){_RANK.replace('rank>', 'said>')}(?![\w-])(?P<after>[^\[\]]{{0,100}})$",
     re.IGNORECASE,
 )
+# The one of several that is shown: `ranks 0..3 look all the same, here is rank 0`.
+_HERE = re.compile(
+    r"\b(?:here(?: is|'s| comes)?|this is|shown?:?|showing|below:?(?: is)?|pasting|only)"
+    rf"(?: (?:the one|that) of)? {_RANK.replace('rank>', 'last>')}(?:'s)?[\W_]{{0,12}}$",
+    re.IGNORECASE,
+)
 # What makes another one the one that the sentence is about.
 _OTHERS = re.compile(
     r"\b(?:not|but|except|unlike|than|to|with|without|besides|local|talk\w*|wait\w*|that|which|what"
@@ -44,6 +50,8 @@ def find_heading(text: str, writer: int) -> re.Match[str] | None:
     Returns:
         A match with one of the groups ``rank``, ``last`` and ``said``; None where there is none.
     """
+    if writer == UNKNOWN_RANK and (match := _HERE.search(text)):
+        return match
     if match := _HEADING.search(text):
         before = text[: match.start()] if match["last"] else ""
         # What ranks print of each other is no heading.
@@ -56,10 +64,10 @@ def find_heading(text: str, writer: int) -> re.Match[str] | None:
     return match if is_about else None
 
 
-_NUMBERS = re.compile(r"\d{1,7}(?:\s?-\s?\d{1,7})?")
+_NUMBERS = re.compile(r"\d{1,7}(?:\s?(?:-|\u2013|\.{2,3})\s?\d{1,7})?")
 _MOST_RANKS = 4096
 # Ranks that have the stack that is shown: `ranks 1 2 3 are identical`, `same for ranks 1-7`.
-_LIST = r"ranks?[ =:]{0,2}(?P<NAME>\d(?:[\d ,&-]| and (?=\d)){0,400}?)"
+_LIST = r"ranks?[ =:]{0,2}(?P<NAME>\d(?:[\d ,&\u2013-]|\.{2,3}(?=\d)| and (?=\d)){0,400}?)"
 _ALIKE = r"(?:identical|(?:the )?same|alike|ditto)\b"
 _SAME = re.compile(
     rf"\b{_LIST.replace('NAME', 'first')},?(?: \([^()]{{0,40}}\))? {{0,2}}[:=(]? ?"
@@ -97,12 +105,40 @@ def find_same(text: str) -> frozenset[int]:
     return read_rank_list(match["first"] or match["last"])
 
 
+_SAME_AS = re.compile(
+    r"^[\W_]{0,12}(?P<ranks>ranks?[ =:]{0,2}\d[\d ,&.\u2013-]{0,200}?)[ :=(-]{1,4}"
+    rf"(?:(?:is|are|all|look|looks|has|have) ){{0,2}}{_ALIKE}"
+    r"(?: (?:stack|trace|dump|thing|frames?|place|line))?"
+    r"(?: (?:as|like|with) (?:the |that of )?(?:rank[ =:_]{0,2})?(?P<as>\d{1,7}))?[\W_]*$",
+    re.IGNORECASE,
+)
+
+
+_SAME_WORD = re.compile(rf"^\W{{0,4}}{_ALIKE}", re.IGNORECASE)
+
+
+def is_same_word(text: str) -> bool:
+    """Tell whether a line begins with the word that something is the same."""
+    return _SAME_WORD.match(text) is not None
+
+
+def find_same_as(text: str) -> tuple[frozenset[int], int] | None:
+    """Return the ranks of which a line says that they have the stack of another one, and whose.
+
+    Whose it is may be left out: `rank 6: same`; it is -1 then.
+    """
+    match = _SAME_AS.match(text) if not _DENIED.search(text) else None
+    if match is None:
+        return None
+    return read_rank_list(match["ranks"]), int(match["as"] or -1)
+
+
 def read_rank_list(text: str) -> frozenset[int]:
     """Read a list of ranks as people write it: ``0,1,2``, ``1 2 3``, ``4-7 & 9``."""
     found = set[int]()
     for part in _NUMBERS.findall(text):
-        first, _, last = part.partition("-")
-        low, high = int(first), int(last or first)
+        ends = re.findall(r"\d+", part)
+        low, high = int(ends[0]), int(ends[-1])
         if high > MAX_RANK or high - low > _MOST_RANKS:
             return frozenset()
         found.update(range(low, high + 1))

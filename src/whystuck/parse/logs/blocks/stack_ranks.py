@@ -12,6 +12,7 @@ from whystuck.evidence.ranks import FIRST_UNNUMBERED
 from whystuck.parse.logs.blocks.stack_seen import StackSeen
 from whystuck.parse.logs.join import LogIndex
 from whystuck.parse.logs.known_logs import KnownLog
+from whystuck.parse.logs.said_places import is_said_pod
 
 # The ranks of one host are fewer.
 _MOST_LOCAL = 8
@@ -37,11 +38,14 @@ def make_stacks(index: LogIndex) -> tuple[list[StackSample], dict[int, str]]:
     for log in index.logs:
         last = UNKNOWN_RANK
         shared = _find_shared(log.source.part.stacks)
+        alone = _find_alone(log.source.part.stacks)
         for seen in log.source.part.stacks:
             known = _find_rank(index, log, seen)
             is_local = is_small and not seen.node and seen.local not in {-1, *shared}
             if known == UNKNOWN_RANK and is_local:
                 known = index.rank_of_local(log.node, seen.local, log)
+            if known == UNKNOWN_RANK and seen.node in alone:
+                known = _find_rank_of_pod(log, seen.node)
             if known == UNKNOWN_RANK and seen.is_worker:
                 known = last
             others = sorted(seen.others - {known}) if known != UNKNOWN_RANK else []
@@ -65,13 +69,32 @@ def _find_shared(stacks: Iterable[StackSeen]) -> set[int]:
     return {local for local, found in pids.items() if len(found) > 1}
 
 
+def _find_alone(stacks: Iterable[StackSeen]) -> set[str]:
+    """Find the hosts and pods of which one process is shown, data loaders left out."""
+    pids: dict[str, set[int]] = {}
+    for seen in stacks:
+        if seen.node and not seen.is_worker:
+            pids.setdefault(seen.node, set()).add(seen.pid)
+    return {node for node, found in pids.items() if len(found) == 1}
+
+
+def _find_rank_of_pod(log: KnownLog, node: str) -> int:
+    """Return the rank that people say a pod or a host has; a name may be short for several."""
+    told = log.source.part.facts.said.rank_by_pod
+    named = [ranks for said, ranks in told.items() if is_said_pod(said, node.lower())]
+    ranks = set[int]().union(*named)
+    return ranks.pop() if len(ranks) == 1 else UNKNOWN_RANK
+
+
 def _find_rank(index: LogIndex, log: KnownLog, seen: StackSeen) -> int:
     if seen.rank != UNKNOWN_RANK:
         told = index.processes.find_written(seen.node or seen.line.node or log.node, seen.pid)
         return seen.rank if told in (UNKNOWN_RANK, seen.rank) else UNKNOWN_RANK
     rank = index.find_rank(log, seen.line)
-    if rank == UNKNOWN_RANK and seen.pid:
-        rank = index.rank_of_pid(seen.node or seen.line.node or log.node, seen.pid)
+    # That the whole log is of one rank says less than what is said of the process.
+    if rank in (UNKNOWN_RANK, log.rank) and seen.line.rank == UNKNOWN_RANK and seen.pid:
+        own = index.rank_of_pid(seen.node or seen.line.node or log.node, seen.pid)
+        return rank if own == UNKNOWN_RANK else own
     return rank
 
 

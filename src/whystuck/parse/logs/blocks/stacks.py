@@ -7,6 +7,7 @@ writer are followed apart from those of others, as tracebacks are.
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
@@ -16,14 +17,16 @@ from whystuck.evidence.ops.collectives import Frame
 from whystuck.evidence.ranks import MAX_RANK
 from whystuck.parse.logs.blocks.stack_commands import find_local_rank, find_rank
 from whystuck.parse.logs.blocks.stack_forms import (
-    BEFORE,
     COMMAND,
     GDB_BARE,
     GDB_NOISE,
     PROCESS,
     SPY,
+    clean_line,
+    cut_note,
     find_bare,
     find_head,
+    find_locals,
     find_pid,
     make_thread,
     name_source,
@@ -34,9 +37,12 @@ from whystuck.parse.logs.blocks.stack_headings import (
     find_heading,
     find_local_heading,
     find_same,
+    find_same_as,
+    is_same_word,
 )
 from whystuck.parse.logs.blocks.stack_hosts import find_host
-from whystuck.parse.logs.blocks.stack_seen import CUT, StackSeen
+from whystuck.parse.logs.blocks.stack_mains import is_worker, mark_main
+from whystuck.parse.logs.blocks.stack_seen import StackSeen
 from whystuck.parse.logs.blocks.stack_summaries import read_summary
 from whystuck.parse.logs.lines import LogLine
 
@@ -61,17 +67,19 @@ STACK_MARKS = (
 _MAX_STRANGERS = 200
 _MAX_THREADS = 256
 _MAX_FRAMES = 200
+_MAX_NOTES = 16
 # Lines between the name of a rank and its stack: a fence, the command, versions.
 _MAX_PREAMBLE = 6
 # Lines behind a stack in which somebody says who else has it.
 _MAX_BEHIND = 4
+# So many stacks may be meant by the rank that they are of.
+_MAX_SHOWN = 64
 
 # The process of the rank, where a heading tells both.
 _HEADING_PID = re.compile(
     r"\b(?:pid|PID)[ =:#]{0,3}(\d{1,10})\b|^[\W_]{0,12}(\d{2,7})[ ,:(]{1,3}RANK[= ]"
 )
 _NOTE_RANK = re.compile(r"\brank[ =:]{0,2}(\d{1,7})\b", re.IGNORECASE)
-_LAST = ("<module>", "_bootstrap", "_shutdown", "_run_module_as_main", "_bootstrap_inner")
 
 
 @dataclass(slots=True)
@@ -82,6 +90,9 @@ class _Open:
     seen: int = 0
     frames: list[Frame] = field(default_factory=list)
     command: str = ""
+    notes: list[tuple[int, str]] = field(default_factory=list)
+    # How far in the variables of the last frame stand, -1 where none are shown.
+    indent: int = -1
 
 
 @dataclass(slots=True)
@@ -113,6 +124,9 @@ class StackReader:
         self._heading = _Heading()
         self._last_owner = ""
         self._lines = 0
+        # Processes of which the rank is told, and the last one that others are said to be like.
+        self._shown: deque[StackSeen] = deque(maxlen=_MAX_SHOWN)
+        self._alike: StackSeen | None = None
         # The last line that was read while a stack was open.
         self.last_row = 0
 
@@ -123,19 +137,19 @@ class StackReader:
 
     def begins(self, text: str) -> bool:
         """Tell whether a stack begins in a line; what stands before it is of use then."""
-        text = BEFORE.sub("", text)
+        text = clean_line(text)
         return not self._open and (find_head(text) is not None or bool(find_bare(text)))
 
     def read(self, line: LogLine, row: int, before: Iterable[LogLine] = ()) -> Iterator[StackSeen]:
         """Take the next line; yield the processes that it ends."""
         for earlier in before:
             self._lines += 1
-            text = BEFORE.sub("", earlier.text)
+            text = clean_line(earlier.text)
             if not self._begin_bare(text, earlier, row):
                 yield from self._take(text, earlier)
         self._lines += 1
         self.last_row = row if self._open else self.last_row
-        text = BEFORE.sub("", line.text)
+        text = clean_line(line.text)
         if summaries := [*read_summary(text, line, row)]:
             yield from summaries
         elif (head := find_head(text)) is not None and not self._is_first_frame(head, line.owner):
@@ -150,7 +164,7 @@ class StackReader:
 
     def _take(self, text: str, line: LogLine) -> Iterator[StackSeen]:
         """Take a line that may be a frame, or tell whose a stack is."""
-        if self._take_frame(text, line.owner) or self._note_same(text, line.owner):
+        if self._take_frame(text, line.owner) or self._note_same(text, line):
             return
         if self._note_heading(text, line.rank):
             yield from self._close(line.owner)
@@ -166,16 +180,36 @@ class StackReader:
         self._last_owner = line.owner
         return self._take_frame(text, line.owner)
 
-    def _note_same(self, text: str, owner: str) -> bool:
+    def _note_same(self, text: str, line: LogLine) -> bool:
         """Note the ranks of which a line behind a stack says that they have it, too."""
-        known = self._find_open(owner)
-        is_near = known is not None and self._lines - known.seen <= _MAX_BEHIND
+        owner = line.owner
+        if line.rank != UNKNOWN_RANK and is_same_word(text):
+            # What people write of a rank looks as if the rank had written it.
+            text, owner = f"rank {line.rank}: {text}", self._last_owner
         # A comment behind a command is about the stack that the command shows.
-        if known is None or not is_near or "rank" not in text.lower() or COMMAND.search(text):
+        if "rank" not in text.lower() or COMMAND.search(text):
             return False
-        same = find_same(text[:400])
-        known.process.others |= same - {known.process.rank}
-        return bool(same)
+        known = self._find_open(owner)
+        if known is not None and self._lines - known.seen > _MAX_BEHIND:
+            known = None
+        shown = known.process if known is not None else None
+        if told := find_same_as(text[:400]):
+            same, whose = told
+            shown = self._find_shown(whose) if whose >= 0 else self._alike or shown
+        else:
+            same = find_same(text[:400]) if shown is not None else frozenset[int]()
+        if not same or shown is None:
+            return False
+        shown.others |= same - {shown.rank}
+        self._alike = shown
+        if known is not None:
+            known.seen = self._lines
+        return True
+
+    def _find_shown(self, rank: int) -> StackSeen | None:
+        """Find the last stack that a rank has, by its heading or by what is said of it."""
+        shown = reversed(self._shown)
+        return next((one for one in shown if rank == one.rank or rank in one.others), None)
 
     def finish(self) -> Iterator[StackSeen]:
         """Yield the stacks that the log ends in."""
@@ -225,6 +259,7 @@ class StackReader:
             own = _read_pid(text)
             self._heading = _Heading(rank, seen=self._lines, rank_pid=own, writer=writer)
             self._heading.others = find_same(text[:400]) - {rank}
+            self._heading.node = find_host(text)
         elif node := find_host(text):
             self._heading = _Heading(seen=self._lines, writer=writer, node=node)
         else:
@@ -267,25 +302,49 @@ class StackReader:
             if heading.rank_pid and own_pid and own_pid != heading.rank_pid:
                 process.rank, process.local, process.others = UNKNOWN_RANK, -1, frozenset()
             process.pid = own_pid or heading.rank_pid
-        self._heading = _Heading()
+        self._heading, self._alike = _Heading(), None
+        if process.rank != UNKNOWN_RANK:
+            self._shown.append(process)
         known = self._open[line.owner] = _Open(process, self._lines, command=heading.command)
         return known
 
     def _take_frame(self, text: str, owner: str) -> bool:
         known = self._find_open(owner)
-        if known is None or (frame := read_frame(text, known.process.source)) is None:
+        if known is None:
+            return False
+        text, note = cut_note(text)
+        if self._is_variable(known, text):
+            if note and known.frames:
+                known.notes.append((len(known.frames) - 1, note))
+            return True
+        if (frame := read_frame(text, known.process.source)) is None:
             return False
         if len(known.frames) < _MAX_FRAMES:
             known.frames.append(frame)
+            known.notes += [(len(known.frames) - 1, note)] if note else []
         known.seen = self._lines
         return True
+
+    def _is_variable(self, known: _Open, text: str) -> bool:
+        """Tell whether a line shows variables of the last frame."""
+        if known.process.source != "py-spy" or not known.frames:
+            return False
+        begin = find_locals(text)
+        if begin >= 0:
+            known.indent = begin
+        elif known.indent >= 0 and len(text) - len(text.lstrip()) <= known.indent:
+            known.indent = -1
+        if known.indent >= 0:
+            known.seen = self._lines
+        return known.indent >= 0
 
     def _end_thread(self, known: _Open) -> None:
         """Give the thread that is read its frames."""
         if known.process.threads and known.frames:
             last = known.process.threads[-1]
-            known.process.threads[-1] = replace(last, frames=(*known.frames,))
-        known.frames = []
+            notes = (*known.notes[:_MAX_NOTES],)
+            known.process.threads[-1] = replace(last, frames=(*known.frames,), notes=notes)
+        known.frames, known.notes, known.indent = [], [], -1
 
     def _close(self, owner: str) -> Iterator[StackSeen]:
         known = self._open.pop(owner, None)
@@ -293,9 +352,9 @@ class StackReader:
             return
         self._end_thread(known)
         process = known.process
-        process.threads = _mark_main([one for one in process.threads if one.frames])
+        process.threads = mark_main([one for one in process.threads if one.frames])
         if process.threads:
-            process.is_worker = _is_worker(process.threads, known.command)
+            process.is_worker = is_worker(process.threads, known.command)
             yield process
 
 
@@ -312,28 +371,3 @@ def _is_other(known: _Open, head: re.Match[str]) -> bool:
     if head.re is SPY and head["name"] == "MainThread":
         return any(one.name == "MainThread" for one in known.process.threads)
     return read_number(head) in numbers
-
-
-def _mark_main(threads: list[ThreadStack]) -> list[ThreadStack]:
-    """Find the main thread, and say where outer frames are missing."""
-    if threads and not any(one.is_main for one in threads):
-        # faulthandler prints the main thread last.
-        modules = [i for i, one in enumerate(threads) if one.frames[-1].function == "<module>"]
-        at = modules[-1] if modules else len(threads) - 1
-        threads[at] = replace(threads[at], is_main=True)
-    return [
-        one
-        if one.frames[-1].function.rpartition(".")[2] in _LAST
-        else replace(one, frames=(*one.frames, CUT))
-        for one in threads
-    ]
-
-
-def _is_worker(threads: Iterable[ThreadStack], command: str) -> bool:
-    if "pt_data_worker" in command:
-        return True
-    main = next((one for one in threads if one.is_main), None)
-    return main is not None and any(
-        frame.function.endswith("_worker_loop") and frame.file.endswith("_utils/worker.py")
-        for frame in main.frames
-    )

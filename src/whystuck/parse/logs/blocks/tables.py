@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 
-from whystuck.parse.logs.blocks.batch_counts import BATCH_MARKS, CountReader
+from whystuck.parse.logs.blocks.batch_counts import BATCH_MARKS, BatchReader
+from whystuck.parse.logs.blocks.counter_rows import COUNTER_MARKS, CounterReader
 from whystuck.parse.logs.blocks.device_counts import COUNT_MARKS, DeviceCountReader
 from whystuck.parse.logs.blocks.device_rows import DEVICE_MARKS, DeviceReader
 from whystuck.parse.logs.blocks.exit_status import STATUS_MARKS, StatusReader
@@ -13,11 +14,16 @@ from whystuck.parse.logs.blocks.kernel_waits import WAIT_MARKS, WaitReader
 from whystuck.parse.logs.blocks.launch_rows import LAUNCH_MARKS, LaunchReader
 from whystuck.parse.logs.blocks.limit_rows import LIMIT_MARKS, LimitReader
 from whystuck.parse.logs.blocks.none_left import NONE_MARKS, NoneReader
+from whystuck.parse.logs.blocks.pair_matrix import MATRIX_MARKS, MatrixReader
 from whystuck.parse.logs.blocks.pair_rows import PAIR_MARKS, PairReader
 from whystuck.parse.logs.blocks.pcie_links import PCIE_MARKS, PcieReader
 from whystuck.parse.logs.blocks.ports import PORT_MARKS, PortReader
 from whystuck.parse.logs.blocks.process_rows import PROCESS_MARKS, ProcessReader
 from whystuck.parse.logs.blocks.rank_columns import COLUMN_MARKS, ColumnReader
+from whystuck.parse.logs.blocks.rank_counts import COUNT_MARKS as CALL_MARKS
+from whystuck.parse.logs.blocks.rank_counts import CountReader
+from whystuck.parse.logs.blocks.rank_formulas import FORMULA_MARKS, FormulaReader
+from whystuck.parse.logs.blocks.rank_tables import RANK_MARKS, Above, RankTableReader
 from whystuck.parse.logs.blocks.rank_times import TIME_MARKS, TimeReader
 from whystuck.parse.logs.blocks.rank_values import VALUE_MARKS, ValueReader
 from whystuck.parse.logs.blocks.recorder_rows import RECORDER_MARKS, RecorderReader
@@ -28,67 +34,83 @@ from whystuck.parse.logs.blocks.tabled import RowReader, TabledSeen
 from whystuck.parse.logs.blocks.transfer_notes import NOTE_MARKS, TransferReader
 from whystuck.parse.logs.lines import LogLine
 
-# One of them is in the first line of each table, or in each line that says something alone.
-TABLE_MARKS = (
-    *TIME_MARKS,
-    *DEVICE_MARKS,
-    *PROCESS_MARKS,
-    *WAIT_MARKS,
-    *PORT_MARKS,
-    *PCIE_MARKS,
-    *RECORDER_MARKS,
-    *PAIR_MARKS,
-    *VALUE_MARKS,
-    *LIMIT_MARKS,
-    *SIZE_MARKS,
-    *STATUS_MARKS,
-    *COLUMN_MARKS,
-    *NOTE_MARKS,
-    *BATCH_MARKS,
-    *NONE_MARKS,
-    *SHM_MARKS,
-    *SAME_MARKS,
-    *COUNT_MARKS,
-    *LAUNCH_MARKS,
-    *RECORDER_STACK_MARKS,
+# Each reader, with the texts of which one is in the first line of each of its tables, or in each
+# line that says something alone.
+_READERS: tuple[tuple[tuple[bytes, ...], Callable[[], RowReader]], ...] = (
+    (TIME_MARKS, TimeReader),
+    (DEVICE_MARKS, DeviceReader),
+    (PROCESS_MARKS, ProcessReader),
+    (WAIT_MARKS, WaitReader),
+    (PORT_MARKS, PortReader),
+    (PCIE_MARKS, PcieReader),
+    (RECORDER_MARKS, RecorderReader),
+    (PAIR_MARKS, PairReader),
+    (VALUE_MARKS, ValueReader),
+    (CALL_MARKS, CountReader),
+    (LIMIT_MARKS, LimitReader),
+    (SIZE_MARKS, SizeReader),
+    (STATUS_MARKS, StatusReader),
+    (SHM_MARKS, ShmReader),
+    (SAME_MARKS, SameReader),
+    (COUNT_MARKS, DeviceCountReader),
+    (LAUNCH_MARKS, LaunchReader),
+    (RECORDER_STACK_MARKS, RecorderStackReader),
+    (FORMULA_MARKS, FormulaReader),
+    (COUNTER_MARKS, CounterReader),
+    (COLUMN_MARKS, ColumnReader),
+    (NOTE_MARKS, TransferReader),
+    (BATCH_MARKS, BatchReader),
+    (NONE_MARKS, NoneReader),
 )
+TABLE_MARKS = (
+    *RANK_MARKS,
+    *MATRIX_MARKS,
+    *(mark for marks, _ in _READERS for mark in marks),
+)
+
+
+def _decode(marks: Iterable[bytes]) -> tuple[str, ...]:
+    return tuple(mark.decode() for mark in marks)
+
+
+_OF_RANKS, _OF_MATRIX = _decode(RANK_MARKS), _decode(MATRIX_MARKS)
+_TEXTS = tuple(_decode(marks) for marks, _ in _READERS)
 
 
 class TableReader:
     """Gives lines to the readers of all kinds of tables."""
 
     def __init__(self) -> None:
-        self._readers: tuple[RowReader, ...] = (
-            TimeReader(),
-            DeviceReader(),
-            ProcessReader(),
-            WaitReader(),
-            PortReader(),
-            PcieReader(),
-            RecorderReader(),
-            PairReader(),
-            ValueReader(),
-            LimitReader(),
-            SizeReader(),
-            StatusReader(),
-            ColumnReader(),
-            TransferReader(),
-            CountReader(),
-            NoneReader(),
-            ShmReader(),
-            SameReader(),
-            DeviceCountReader(),
-            LaunchReader(),
-            RecorderStackReader(),
-        )
+        self._ranks, self._matrix = RankTableReader(), MatrixReader()
+        self._readers = tuple(make() for _, make in _READERS)
 
     @property
     def is_open(self) -> bool:
         """Whether the next lines may be rows."""
-        return any(reader.is_open for reader in self._readers)
+        wide = self._ranks.is_open or self._matrix.is_open
+        return wide or any(reader.is_open for reader in self._readers)
 
-    def read(self, line: LogLine, row: int, *, is_mark: bool) -> Iterator[TabledSeen]:
-        """Take a line; yield the rows that it is."""
-        for reader in self._readers:
-            if is_mark or reader.is_open:
-                yield from reader.read(line, row, is_mark=is_mark)
+    def read(
+        self, line: LogLine, raw: str, row: int, above: Above, *, is_mark: bool
+    ) -> Iterator[TabledSeen]:
+        """Take a line; yield the rows that it is.
+
+        Args:
+            line: The line.
+            raw: The same with what stands before it.
+            row: Its number.
+            above: Returns the lines above it, the nearest first.
+            is_mark: Whether it may begin a table.
+        """
+        # To find a text takes a tenth of the time of a pattern, and all readers have many of these.
+        if (begins := is_mark and _has_one(raw, _OF_RANKS)) or self._ranks.is_open:
+            yield from self._ranks.read_row(line, raw, row, above, is_mark=begins)
+        if (begins := is_mark and _has_one(raw, _OF_MATRIX)) or self._matrix.is_open:
+            yield from self._matrix.read_row(line, raw, row, is_mark=begins)
+        for texts, reader in zip(_TEXTS, self._readers, strict=True):
+            if (begins := is_mark and _has_one(raw, texts)) or reader.is_open:
+                yield from reader.read(line, row, is_mark=begins)
+
+
+def _has_one(text: str, marks: Iterable[str]) -> bool:
+    return any(mark in text for mark in marks)

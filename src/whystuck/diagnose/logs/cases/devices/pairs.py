@@ -25,7 +25,8 @@ def make_pairs(view: LogView) -> Iterator[Case]:
     tables: dict[tuple[str, str], list[LogEvent]] = {}
     for row in view.list_signatures("table.pair"):
         tables.setdefault((row.artifact, row.groups["table"]), []).append(row)
-    for rows in tables.values():
+    for told in tables.values():
+        rows = _list_slower(told)
         usual = median(map(_read_speed, rows))
         slow = [row for row in rows if _read_speed(row) < _SLOW * usual]
         host = _find_shared(slow)
@@ -35,6 +36,16 @@ def make_pairs(view: LogView) -> Iterator[Case]:
         if not any(make_ports(view)):
             yield _make_case(host, slow, usual)
         return
+
+
+def _list_slower(rows: Sequence[LogEvent]) -> list[LogEvent]:
+    """Return the row of each pair; of its two directions, the slower one."""
+    found: dict[frozenset[str], LogEvent] = {}
+    for row in rows:
+        ends = _list_ends(row)
+        if ends not in found or _read_speed(row) < _read_speed(found[ends]):
+            found[ends] = row
+    return list(found.values())
 
 
 def _make_case(host: str, slow: Sequence[LogEvent], usual: float) -> Case:

@@ -16,6 +16,8 @@ _SETTING_UP = {"init", "initializing", "armed"}
 # Nearer to a cause than that ranks waited, or that a transfer was given up.
 _TIER = WAIT - 2
 _MAX_LINES = 6
+# So many ports tell which rate is the usual one.
+_LEAST_PORTS = 3
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,7 @@ def make_ports(view: LogView) -> Iterator[Case]:
     ports = list(last.values())
     odd = [port for port in ports if _is_odd(port, ports)]
     if not odd:
-        yield from _make_narrow([port for port in ports if port.is_narrow])
+        yield from _make_narrow([port for port in ports if port.is_narrow or _lags(port, ports)])
         return
     nodes = tuple(sorted({port.event.node for port in odd} - {""}))
     on = f" of {' and '.join(nodes)}" if nodes else ""
@@ -96,16 +98,36 @@ def _make_narrow(ports: Sequence[_Port]) -> Iterator[Case]:
     at = f", at {rate} Gb/s" if rate else ""
     yield Case(
         code=codes.FABRIC_ERRORS,
-        summary=f"port {names}{on} runs on one lane{at}: what goes over it is slow, "
+        summary=f"port {names}{on} runs on {_name_lanes(first)}{at}: what goes over it is slow, "
         "and so is every ring through it",
         tier=_TIER,
         nodes=nodes,
         lines=tuple(port.event for port in ports[:_MAX_LINES]),
         confidence=Confidence.LIKELY,
-        details={"port": first.name, "state": first.state, "link": f"1X{at}"},
+        details={
+            "port": first.name,
+            "state": first.state,
+            "link": f"{first.event.groups.get('lanes') or 1}X{at}",
+        },
         remedies=_advise(first),
         is_foreign=True,
     )
+
+
+def _name_lanes(port: _Port) -> str:
+    lanes = port.event.groups.get("lanes") or "1"
+    return "one lane" if lanes == "1" else f"{lanes} lanes"
+
+
+def _lags(port: _Port, ports: Sequence[_Port]) -> bool:
+    """Tell whether a port has fewer lanes, and a lower rate, than most ports of its host."""
+    same = [one for one in ports if one.place == port.place and one.event.groups.get("rate")]
+    if port not in same or len(same) < _LEAST_PORTS:
+        return False
+    rates = sorted(float(one.event.groups["rate"]) for one in same)
+    lanes = sorted(int(one.event.groups.get("lanes") or 0) for one in same)
+    is_slow = 2 * float(port.event.groups["rate"]) <= rates[len(rates) // 2]
+    return is_slow and 0 < int(port.event.groups.get("lanes") or 0) < lanes[len(lanes) // 2]
 
 
 def _advise(port: _Port) -> tuple[str, ...]:

@@ -6,15 +6,23 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from whystuck.diagnose import codes
+from whystuck.diagnose.algorithms.stacks.frames import make_places
+from whystuck.diagnose.logs.cases.ops.stacked_groups import (
+    StackedWait,
+    describe_wait,
+    list_stacked_waits,
+)
 from whystuck.diagnose.logs.cases.parts import find_time, is_said
 from whystuck.diagnose.logs.story import PARTED, Case
 from whystuck.diagnose.logs.told_ops import list_told_groups
 from whystuck.diagnose.logs.view import LogView
-from whystuck.evidence.finding import Confidence
+from whystuck.evidence.finding import Citation, Confidence
 from whystuck.evidence.logs.lines import LogEvent
 from whystuck.evidence.ranks import MAX_RANK, name_ranks, parse_ranks
 
 _MAX_LINES = 6
+_MAX_PARTS = 4
+_PAIR = 2
 # Nearer to a cause than that a rank did not come to one of the groups: it waits in another.
 _TIER = PARTED - 1
 
@@ -35,6 +43,7 @@ def make_crossed(view: LogView) -> Iterator[Case]:
     waits = [one for one in told if one.waiting and one.missing]
     ring = _find_ring(waits)
     if not ring:
+        yield from _tell_stacked(list_stacked_waits(view))
         return
     ranks = sorted(frozenset[int]().union(*(one.waiting | one.missing for one in ring)))
     parts = "; ".join(
@@ -67,6 +76,54 @@ def _find_ring(waits: Sequence[GroupWait]) -> list[GroupWait]:
         ring = kept
     # Of one group, ranks that wait and are missing at once are at different ops of it.
     return ring if len({(one.waiting, one.missing) for one in ring}) > 1 else []
+
+
+def _tell_stacked(waits: Sequence[StackedWait]) -> Iterator[Case]:
+    """Make the case of ranks whose stacks and groups show a ring: each waits for the next one.
+
+    Of two ranks, one may as well have left out a call of the other group.
+    """
+    ring = list(waits)
+    while ring:
+        ranks = {one.rank for one in ring}
+        wanted = frozenset[int]().union(*(one.missing for one in ring))
+        kept = [one for one in ring if one.rank in wanted and one.missing & ranks]
+        if len(kept) == len(ring):
+            break
+        ring = kept
+    if len(ring) < _PAIR or len({one.group for one in ring}) < _PAIR:
+        return
+    ranks = {one.rank for one in ring}
+    is_clear = len(ring) > _PAIR and all(one.is_noted for one in ring)
+    parts = "; ".join(
+        f"rank {one.rank} waits in {one.group} {sorted(one.members)} for "
+        f"{name_ranks(sorted(one.missing & ranks))}"
+        for one in ring[:_MAX_PARTS]
+    )
+    yield Case(
+        code=codes.GROUP_ORDER_CYCLE,
+        summary=f"{name_ranks(sorted(ranks))} wait for each other in different groups: {parts}; "
+        "they use the groups in different order",
+        tier=_TIER,
+        ranks=tuple(sorted(ranks)) if is_clear else (),
+        victims=() if is_clear else tuple(sorted(ranks)),
+        where=tuple(
+            place
+            for one in ring
+            if (main := one.sample.main) is not None
+            for place in make_places(one.rank, main.frames, 1)
+        ),
+        confidence=Confidence.LIKELY if is_clear else Confidence.POSSIBLE,
+        details={"ring": sorted(ranks), "groups": sorted({one.group for one in ring})},
+        cites=tuple(
+            Citation(
+                f"rank {one.rank} waits in {describe_wait(one.sample)} of group {one.group}",
+                one.sample.artifact,
+                one.sample.row,
+            )
+            for one in ring[:_MAX_LINES]
+        ),
+    )
 
 
 def list_waits(view: LogView) -> list[GroupWait]:

@@ -178,16 +178,16 @@ def _is_past(journals: dict[int, _Journal], wait: _Note) -> bool:
 
 
 def _had(notes: Sequence[_Note], wait: _Note) -> bool:
-    """Tell whether a rank notes that it leaves a micro-batch out, or had it and does other things.
+    """Tell whether a rank notes that it leaves a micro-batch out, or had it and ended its step.
 
-    Who only received the next one may still be at work on this one.
+    Who only received the next one, or waits for a gradient, may still be at work on this one.
     """
     had = False
     for note in notes:
         is_it = note.item == wait.item and note.what == wait.what
         if is_it and note.state == "left out":
             return True
-        if had and (note.state == "done" or (note.state == "waiting" and note.what != wait.what)):
+        if had and note.state == "done":
             return True
         had |= is_it and note.state == "made" and note.way == "recv"
     return False

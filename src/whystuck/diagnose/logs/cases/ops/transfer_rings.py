@@ -12,6 +12,7 @@ from whystuck.diagnose.logs.cases.parts import find_time, place_exceptions
 from whystuck.diagnose.logs.story import PARTED, Case
 from whystuck.diagnose.logs.told_ops import list_told_groups
 from whystuck.diagnose.logs.view import LogView
+from whystuck.evidence.finding import Confidence
 from whystuck.evidence.live import PythonException
 from whystuck.evidence.logs.lines import LogEvent
 from whystuck.evidence.ranks import name_ranks
@@ -48,17 +49,20 @@ def make_transfer_rings(view: LogView) -> Iterator[Case]:
     events = tuple(half.event for half in halves.values() if half.event is not None)
     raised = tuple(half.exception for half in halves.values() if half.exception is not None)
     who = "both wait" if len(ranks) == _PAIR else "all wait"
+    # Where one of several left out a send, all of them wait in a receive in the end.
+    is_clear = kind == "send" or len(ranks) == _PAIR or bool(calls)
     yield Case(
         code=codes.P2P_CYCLE,
         summary=f"{name_ranks(ranks)} {who} in {kind}: each posts the other half only later",
         tier=PARTED,
         # Who is in the ring is told by `details`: nobody of them is more at fault than the others.
-        ranks=ranks if is_whole else (),
-        victims=() if is_whole else ranks,
+        ranks=ranks if is_whole and is_clear else (),
+        victims=() if is_whole and is_clear else ranks,
         lines=(*calls[:2], *events)[:_MAX_LINES],
         exceptions=raised,
         where=place_exceptions(raised),
         time=find_time(events, raised),
+        confidence=Confidence.LIKELY if is_clear else Confidence.POSSIBLE,
         details={"ring": list(ranks), "ops": dict.fromkeys(map(str, ranks), kind)},
     )
 

@@ -1,0 +1,34 @@
+"""How many ranks each pod or host has, as people say how they are numbered."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from whystuck.parse.logs.blocks.tabled import TabledSeen
+from whystuck.parse.logs.lines import LogLine
+
+FORMULA_MARKS = (b"+ local", b"+local", b"+ gpu", b"+gpu", b"+ GPU", b"+ device")
+_PLACE = r"(?P<{0}>pod|node|replica|worker|host)(?:[ _](?:rank|id|index|ordinal|number|idx))?"
+_RANK = r"\b(?:global[ _])?rank ?(?:=|==|is|:) ?"
+_LOCAL = r" ?\+ ?(?:local(?:[ _]?rank)?|gpu|device|index|i|l|lr)\b"
+# `rank = 2*pod + local`, `rank = node_rank * 8 + local_rank`
+_FORMULA = re.compile(
+    rf"{_RANK}(?:(?P<count>\d{{1,3}}) ?[*x\u00d7] ?{_PLACE.format('one')}"
+    rf"|{_PLACE.format('other')} ?[*x\u00d7] ?(?P<behind>\d{{1,3}})){_LOCAL}",
+    re.IGNORECASE,
+)
+
+
+class FormulaReader:
+    """Reads single lines."""
+
+    is_open = False
+
+    def read(self, line: LogLine, row: int, *, is_mark: bool) -> Iterator[TabledSeen]:
+        """Take a line; yield how many ranks each place has."""
+        match = _FORMULA.search(line.text) if is_mark else None
+        if match is not None and int(match["count"] or match["behind"]):
+            count = match["count"] or match["behind"]
+            place = (match["one"] or match["other"]).lower()
+            yield TabledSeen("table.rank_formula", row, line, {"count": count, "place": place})

@@ -1,0 +1,104 @@
+"""Which ranks share a process group, as programs print it at their start: `ep=[0,1] dp=[0,2]`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from whystuck.evidence.ranks import MAX_RANK
+
+_MOST_LISTS = 64
+_MOST_NAMES = 16
+_LIST = r"[\[({]\s?\d{1,7}(?:\s?,\s?\d{1,7}){1,255}\s?[\])}]"
+_ONE = re.compile(_LIST)
+_NAMED = re.compile(
+    r"(?<![\w.])(?P<name>(?:(?:tensor|data|pipe(?:line)?|expert|context|sequence|model)[ _-]){1,2}"
+    r"parallel(?:[_-]\w{1,20})?|[A-Za-z][\w-]{0,40})"
+    r"(?P<kind>(?: (?:process )?(?:groups?|pgs?|ranks|members)){0,2})(?: (?:of|for) rank \d{1,7})?"
+    rf"\s{{0,6}}[=:]?\s{{0,4}}(?P<lists>[\[({{]?\s?{_LIST}(?:\s{{0,2}},?\s{{0,2}}{_LIST}){{0,63}})"
+)
+# What is behind the name of a group in names of variables.
+_KIND = re.compile(
+    r"(?:^|[_ -])(?:process[_ ]?groups?|groups?|pgs?|ranks|members|comms?|communicators?)$",
+    re.IGNORECASE,
+)
+# Names that are groups without such a word.
+_KNOWN = re.compile(
+    r"(?:e?tp|e?dp|pp|ep|cp|sp|mp|edp|etp|fsdp|ddp|hsdp|zero|tensor|data|pipe(?:line)?|expert|model"
+    r"|sequence|seq|context|shard|replica|replicate|intra|inter|world)"
+    r"(?:[_-](?:parallel|model|node|cp|dp|tp|pp|ep))*\d{0,4}$",
+    re.IGNORECASE,
+)
+# `DeviceMesh('cuda', [[0, 1], [2, 3]], mesh_dim_names=('dp', 'tp'))`, and since torch 2.9
+# `DeviceMesh((dp=2, tp=2), 'cuda', stride=(2, 1))`, whose ranks count on.
+_TWO = 2
+_MESH = re.compile(
+    rf"DeviceMesh\([^\[]{{0,40}}\[({_LIST}(?:\s{{0,2}},\s{{0,2}}{_LIST}){{0,63}})\]"
+    r".{0,40}?mesh_dim_names=[(\[](?P<names>[^)\]]{1,80})"
+)
+_SHORT_MESH = re.compile(r"DeviceMesh\(\((\w{1,20})=(\d{1,4}), (\w{1,20})=(\d{1,4})\)")
+# What the groups of ways to split a model are called in short.
+_SHORT = {
+    "tensor": "tp",
+    "data": "dp",
+    "pipe": "pp",
+    "pipeline": "pp",
+    "expert": "ep",
+    "context": "cp",
+    "sequence": "sp",
+    "model": "mp",
+}
+
+
+def list_groups(text: str) -> Iterator[tuple[str, frozenset[int]]]:
+    """Yield the groups that a line names, each with its members: one name may have several.
+
+    What is called a group, or has a name that groups of ranks have, such as `dp`; and the groups of
+    a `DeviceMesh`, as torch shows it.
+    """
+    if "DeviceMesh(" in text:
+        yield from _list_of_mesh(text)
+        return
+    for number, match in enumerate(_NAMED.finditer(text)):
+        if number >= _MOST_NAMES:
+            return
+        name = name_group(match["name"] + match["kind"])
+        is_group = _KIND.search(match["name"] + match["kind"]) or _KNOWN.match(name)
+        if not name or not is_group:
+            continue
+        for one in _ONE.findall(match["lists"])[:_MOST_LISTS]:
+            members = frozenset(map(int, re.findall(r"\d+", one)))
+            if len(members) > 1 and max(members) <= MAX_RANK:
+                yield name, members
+
+
+def _list_of_mesh(text: str) -> Iterator[tuple[str, frozenset[int]]]:
+    """Yield the groups of a mesh of two dimensions: its rows, and its columns."""
+    if found := _MESH.search(text):
+        rows = [[int(rank) for rank in re.findall(r"\d+", row)] for row in _ONE.findall(found[1])]
+        names = re.findall(r"\w+", found["names"])
+    elif found := _SHORT_MESH.search(text):
+        first, second = min(int(found[2]), _MOST_LISTS), min(int(found[4]), _MOST_LISTS)
+        if "stride=" in text and f"stride=({second}, 1)" not in text:
+            return  # it is a part of a larger one, or transposed
+        rows = [[one * second + two for two in range(second)] for one in range(first)]
+        names = [found[1], found[3]]
+    else:
+        return
+    if len(names) != _TWO or len({len(row) for row in rows}) != 1 or max(map(max, rows)) > MAX_RANK:
+        return
+    for name, groups in ((names[1], rows), (names[0], zip(*rows, strict=True))):
+        for members in groups:
+            if len(set(members)) > 1:
+                yield name_group(name), frozenset(members)
+
+
+def name_group(text: str) -> str:
+    """Return the name of a group without the words for a group behind it, in small letters."""
+    name = text.strip().lower()
+    for _ in range(3):
+        name = _KIND.sub("", name)
+    name = re.sub(r"[ -]", "_", name.strip(" _-"))
+    if _KNOWN.match(name):
+        name = name.rstrip("0123456789").rstrip("_")  # `dp0=[0,2] dp1=[1,3]`
+    return _SHORT.get(name.removesuffix("_parallel").removesuffix("_model"), name)

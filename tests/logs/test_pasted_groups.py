@@ -1,0 +1,139 @@
+"""Ranks that wait for each other in groups: their stacks, and the groups that the job prints."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.logs.test_told import first_of, say
+
+from whystuck.evidence.finding import Finding
+from whystuck.parse.logs.process_words import list_rank_pids
+from whystuck.parse.logs.said_groups import list_groups
+
+PIDS = [f"I'm rank {rank} of 4 host dgx-b pid 511{rank}" for rank in range(4)]
+LAYOUTS = {
+    "lists": "ep_groups = [[0,1],[2,3]]      dp_groups = [[0,2],[1,3]]",
+    "words": "EP groups: [0, 1] [2, 3]; DP groups: [0, 2] [1, 3]",
+    "long": "expert parallel group ranks [[0, 1], [2, 3]], data_parallel_group=[[0, 2], [1, 3]]",
+    "numbered": "ep0=[0,1] ep1=[2,3] dp0=[0,2] dp1=[1,3]",
+    "mesh": "DeviceMesh('cuda', [[0, 1], [2, 3]], mesh_dim_names=('dp', 'ep'))",
+    "mesh of 2.9": "DeviceMesh((dp=2, ep=2), 'cuda', stride=(2, 1))",
+    "round": "ep=(0, 1) ep=(2, 3) dp=(0, 2) dp=(1, 3)",
+}
+TRANSPOSED = "DeviceMesh((dp=2, ep=2), 'cuda', stride=(1, 2))"
+# How people say at a frame which group a call is of.
+WORDS = [
+    "# group={0}",
+    "# {0} group",
+    "# waits on self.{0}_group",
+    "# all_reduce({0}_pg)",
+    "<-- {0}",
+]
+FRAMES = [
+    'Thread 511{rank} (active): "MainThread"',
+    "    all_reduce (torch/distributed/distributed_c10d.py:2810)",
+    "    wrapper (torch/distributed/c10d_logger.py:81)",
+    "    {call} (moe.py:{line}){note}",
+    "    train_step (moe.py:140)",
+    "    <module> (moe.py:192)",
+]
+RING = ("ep", "dp", "dp", "ep")
+
+
+def show(rank: int, group: str, note: str, call: str = "reduce") -> list[str]:
+    line = 91 if group == "ep" else 104
+    note = f"     {note.format(group)}" if note else ""
+    return [one.format(rank=rank, line=line, note=note, call=call) for one in FRAMES]
+
+
+def paste(groups: tuple[str, ...], layout: str, note: str, call: str = "f") -> list[str]:
+    stacks = [
+        line
+        for rank, group in enumerate(groups)
+        for line in show(rank, group, note, call.format(group))
+    ]
+    return [*PIDS[: len(groups)], LAYOUTS[layout], "$ py-spy dump", *stacks]
+
+
+def judge(
+    folder: Path, groups: tuple[str, ...], layout: str, note: str, call: str = "f"
+) -> Finding:
+    return first_of(say(folder, *paste(groups, layout, note, call)))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("note", WORDS)
+def test_ring_through_printed_groups_is_named(tmp_path: Path, note: str, layout: str) -> None:
+    finding = judge(tmp_path, RING, layout, note)
+
+    assert (finding.code, finding.culprits.ranks) == ("H104", [0, 1, 2, 3])
+
+
+def test_lines_of_ranks_tell_their_own_groups(tmp_path: Path) -> None:
+    own = [
+        f"[rank {rank}/4] gpu {rank} pid 511{rank} ep=[{rank // 2 * 2}, {rank // 2 * 2 + 1}] "
+        f"dp=[{rank % 2}, {rank % 2 + 2}]"
+        for rank in range(4)
+    ]
+    stacks = [line for rank in range(4) for line in show(rank, RING[rank], WORDS[0])]
+    finding = first_of(say(tmp_path, *own, "$ py-spy dump", *stacks))
+
+    assert (finding.code, finding.culprits.ranks) == ("H104", [0, 1, 2, 3])
+
+
+def test_functions_named_after_groups_are_possible(tmp_path: Path) -> None:
+    finding = judge(tmp_path, RING, "lists", "", "reduce_{0}_grads")
+
+    assert (finding.code, finding.culprits.ranks) == ("H104", [])
+
+
+def test_ranks_that_wait_in_one_group_are_no_ring(tmp_path: Path) -> None:
+    for groups in (("ep", "ep", "dp", "dp"), ("ep", "ep", "ep", "ep"), ("dp", "ep", "ep", "ep")):
+        report = say(tmp_path, *paste(groups, "lists", WORDS[0]))
+        assert "H104" not in {one.code for one in report.findings}
+
+
+def test_groups_that_nobody_printed_are_none(tmp_path: Path) -> None:
+    stacks = [line for rank in range(4) for line in show(rank, RING[rank], WORDS[0])]
+
+    assert first_of(say(tmp_path, *PIDS, "$ py-spy dump", *stacks)).code != "H104"
+
+
+def test_lists_that_are_no_groups_are_left_out() -> None:
+    for text in (
+        "shape=[4, 8]",
+        "betas (0, 1)",
+        "epochs: [1, 2]",
+        "v = [3,4]",
+        "ep=[0]",
+        TRANSPOSED,
+    ):
+        assert not list(list_groups(text))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "rank=3 world=8 host=dgx-b pid=5113",
+        "[rank 3/8] gpu 3 pid 5113",
+        "pid 5113 host n3 rank 3",
+        "rank 3 on host n4, pid 5113",
+    ],
+)
+def test_processes_of_ranks_are_told_with_more_between(text: str) -> None:
+    assert (3, 5113, False) in list(list_rank_pids(text))
+
+
+def test_process_behind_a_rank_may_be_the_next_one() -> None:
+    for text in (
+        "pid 8810 = rank 0; pid 8811 = rank 1",
+        "pid 8810 = rank 0 on host n1; pid 8811 = rank 1 on host n1",
+        "rank 0 of 2 pid 8810, rank 1 of 2 pid 8811",
+    ):
+        assert set(list_rank_pids(text)) == {(0, 8810, False), (1, 8811, False)}
+
+
+def test_process_that_a_rank_speaks_of_is_not_its_own() -> None:
+    for text in ("rank 0 lost peer n4 pid 33", "local rank 3 host n4 pid 55"):
+        assert not [one for one in list_rank_pids(text) if not one[2]]
