@@ -31,6 +31,7 @@ SAID = {
     "cut": "[rank3]: Detected mismatch ... same as rank 0, but Rank 2 is running Half",
     "others": "the other ranks print the same as rank 0",
     "rest": "rest identical to rank 0",
+    "cut of others": "all the other ranks print the same but with: but Rank 2 is running Half",
 }
 
 

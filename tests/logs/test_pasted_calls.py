@@ -87,6 +87,16 @@ def test_numbers_in_the_order_of_ranks(tmp_path: Path) -> None:
         assert judge(tmp_path, *waits, told)[:2] == ("H101", [2])
 
 
+def test_counts_that_each_rank_prints_of_itself(tmp_path: Path) -> None:
+    own = [f"[rank{rank}]: all_reduce calls in epoch 3: {412 - (rank == 2)}" for rank in range(4)]
+    waits = [WAIT.format(rank) for rank in (0, 1, 3)]
+
+    assert judge(tmp_path, *own, *waits)[:2] == ("H101", [2])
+    # Who gave up the same op as the others has come to it.
+    report = say(tmp_path, *own, *waits, WAIT.format(2))
+    assert not {rank for one in report.findings for rank in one.culprits.ranks}
+
+
 TABLE = ["rank | all_reduce | all_gather | loss", *(f"{one} | 412 | 3 | 5" for one in range(3))]
 
 

@@ -23,6 +23,8 @@ HEADS = [
     "I added a checksum of all params after optimizer.step(), gathered at rank 0",
     "weights hash of each rank:",
     "model state checksums, every 100 steps",
+    "norm of all weights at the end of each epoch, printed by each rank:",
+    "sum of |p| over all params:",
 ]
 
 

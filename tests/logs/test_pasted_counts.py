@@ -105,6 +105,31 @@ def test_host_that_lacks_a_device_is_named(tmp_path: Path, form: str, trace: lis
     assert "7" in found.summary
 
 
+@pytest.mark.parametrize(
+    "shown",
+    [
+        ["$ lspci | grep -ic a100", "8", "$ nvidia-smi -L | wc -l", "7"],
+        ["$ torchrun --nproc-per-node=8 t.py", "$ nvidia-smi -L", *SEVEN],
+    ],
+    ids=["PCI", "launched"],
+)
+def test_only_host_needs_no_name(tmp_path: Path, shown: list[str]) -> None:
+    failed = TABLE[0], "  rank      : 7 (local_rank: 7)", "  exitcode  : 1 (pid: 8134)"
+
+    found = first_of(say(tmp_path, *TRACE, *failed, *shown))
+
+    assert (found.code, found.culprits.nodes, found.culprits.ranks) == ("N411", [], [7])
+
+
+def test_host_without_a_name_may_be_any_of_several(tmp_path: Path) -> None:
+    shown = [
+        "$ torchrun --nnodes=2 --nproc-per-node=8 t.py",
+        *("$ nvidia-smi -L | wc -l", "8", "$ nvidia-smi -L | wc -l", "7"),
+    ]
+
+    assert first_of(say(tmp_path, *TRACE, *shown)).culprits.nodes == []
+
+
 @pytest.mark.parametrize("form", SAME)
 def test_more_ranks_than_devices_are_a_mistake_in_the_environment(
     tmp_path: Path, form: str

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from tests.logs.test_told import first_of, say
 
+from whystuck.pipeline import diagnose_paths, read_evidence
+
 TRACE = [
     "Traceback (most recent call last):",
     '  File "/ceph/me/t.py", line 18, in <module>',
@@ -44,6 +46,8 @@ ANYWHERE = {
         "[n41] $ torchrun --nnodes=2 --node-rank=0 --nproc-per-node=8 t.py",
         "[n42] $ torchrun --nnodes=2 --node-rank=1 --nproc-per-node=8 t.py",
     ],
+    "hosts in a file": ["$ deepspeed --hostfile hf --num_gpus 8 t.py"],
+    "hosts in a variable": ["$ PET_NNODES=2 torchrun --nproc-per-node=8 t.py"],
     "variable": ["$ torchrun --nnodes=$N --node-rank=$R --nproc-per-node=8 t.py"],
 }
 WAIT = (
@@ -104,3 +108,48 @@ def test_ranks_beyond_a_command_are_of_another_job(tmp_path: Path) -> None:
     report = say(tmp_path, "$ torchrun --nproc_per_node=2 t.py", *map(WAIT.format, range(4)))
 
     assert not [one for one in report.findings if one.code == "H122"]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "ranks 0-7 on n41, ranks 8-15 on n42",
+        "job of n41 and n42, ranks 0-7 on n41, ranks 8-15 on n42",
+        "n41 has ranks 0-7, n42 has ranks 8-15",
+        "ranks 0-7 on n41, 8-15 on n42",
+        "(ranks 0..7 are on n41 and 8..15 are on n42)",
+        "hosts: n41: ranks 0-7; n42: 8-15",
+        "n41 runs ranks 0 to 7, n42 8 to 15",
+    ],
+)
+def test_host_whose_ranks_are_said_has_them_in_order(tmp_path: Path, said: str) -> None:
+    own = [f"n42: {line}" for line in TRACE]
+
+    found = first_of(say(tmp_path, said, "n41: hello", "n41: hello", *own, "n42: end"))
+
+    assert (found.code, found.culprits.ranks) == ("C204", [10])
+
+
+def test_rank_is_on_the_host_that_is_said_to_have_it(tmp_path: Path) -> None:
+    lines = [
+        "2 nodes, ranks 0-7 on h1, ranks 8-15 on h2",
+        *(WAIT.format(rank) for rank in (0, 13)),
+        (
+            "h2:61233:62899 [5] transport/net_ib.cc:94 NCCL WARN NET/IB : mlx5_5:1 Got async "
+            "event : port error"
+        ),
+    ]
+
+    assert first_of(say(tmp_path, *lines)).culprits.nodes == ["h2"]
+    events = read_evidence(tmp_path).logs.events
+    assert {one.rank: one.node for one in events if one.rank >= 0} == {0: "h1", 13: "h2"}
+
+
+def test_each_log_tells_which_host_it_is_of(tmp_path: Path) -> None:
+    command = "$ torchrun --nnodes=2 --node-rank={0} --nproc-per-node=8 t.py"
+    (tmp_path / "a.log").write_text(command.format(0) + "\nloading\n")
+    (tmp_path / "b.log").write_text("\n".join([command.format(1), *TRACE]) + "\n")
+
+    found = first_of(diagnose_paths([tmp_path]))
+
+    assert (found.code, found.culprits.ranks) == ("C204", [10])

@@ -112,6 +112,23 @@ def test_other_numbers_are_no_limit(tmp_path: Path, shown: list[str]) -> None:
     assert first_of(say(tmp_path, *FELT, *shown)).code == "C210"
 
 
+UCX = (
+    "[1760000000.123456] [n7:551  :0]          ib_md.c:309  UCX  ERROR {0}(address=0x7f11c000, "
+    "length=4194304, access=0x10000f) failed: Cannot allocate memory{1}"
+)
+TOLD = " : Please set max locked memory (ulimit -l) to 'unlimited' (current: 64 kbytes)"
+
+
+@pytest.mark.parametrize("call", ["ibv_reg_mr", "ibv_create_cq", "ibv_exp_reg_mr"])
+def test_limit_that_ucx_tells_itself_is_read(tmp_path: Path, call: str) -> None:
+    found = first_of(say(tmp_path, UCX.format(call, TOLD)))
+    assert found.code == "N404"
+    assert "64 KiB" in found.summary
+
+    assert first_of(say(tmp_path, UCX.format(call, ""))).code == "C210"
+    assert first_of(say(tmp_path, UCX.format(call, ""), *SHOWN["prompt"])).code == "N404"
+
+
 @pytest.mark.parametrize("tool", SHOWN)
 def test_low_limit_that_nobody_felt_breaks_nothing(tmp_path: Path, tool: str) -> None:
     raised = ["Traceback (most recent call last):", '  File "/w/a.py", line 3, in f', "KeyError: 1"]

@@ -93,6 +93,21 @@ def test_two_threads_that_take_locks_cross_where_no_other_may_hold_them(
     assert (finding.code, finding.confidence) == ("H115", Confidence.POSSIBLE)
 
 
+def test_locks_of_two_other_threads_cross_as_well(tmp_path: Path) -> None:
+    lines = paste(*PINS, notes=NOTES["waits"])
+    at = lines.index('Thread 1 (idle): "MainThread"')
+    joins = [
+        lines[at],
+        "    join (threading.py:1112)",
+        "    close (tts/ckpt.py:9)",
+        "    main (t.py:1)",
+    ]
+    lines[at] = 'Thread 87 (idle): "saver"'
+    finding = first_of(say(tmp_path, *lines[:at], *joins, *lines[at:]))
+
+    assert (finding.code, finding.culprits.ranks) == ("H115", [1])
+
+
 def test_threads_that_wait_for_work_hold_no_lock(tmp_path: Path) -> None:
     assert first_of(say(tmp_path, *paste(*PINS, call="wait"))).code != "H115"
 

@@ -59,6 +59,15 @@ def test_host_that_only_receives_slowly(tmp_path: Path) -> None:
     assert first_of(say(tmp_path, HEADS[0], *lines)).culprits.nodes == ["mi-c"]
 
 
+def test_one_pair_that_is_slow(tmp_path: Path) -> None:
+    head, rows = write_matrix()
+    rows[1][3] = rows[2][2] = "88.0"
+    finding = first_of(say(tmp_path, HEADS[0], *draw_markdown(head, rows)))
+
+    assert (finding.code, finding.culprits.nodes) == ("S303", ["mi-b", "mi-c"])
+    assert finding.culprits.ranks == []
+
+
 @pytest.mark.parametrize(
     "lines",
     [

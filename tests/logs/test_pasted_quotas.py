@@ -46,6 +46,11 @@ def test_pods_are_counted_as_somebody_says(tmp_path: Path, show: str, formula: s
     assert finding.culprits.ranks == [2, 3]
 
 
+@pytest.mark.parametrize("said", ["one rank each (rank = pod index)", "rank is the pod's ordinal"])
+def test_pods_of_one_rank(tmp_path: Path, said: str) -> None:
+    assert first_of(say(tmp_path, said, *write_counters(3))).culprits.ranks == [3]
+
+
 def test_slow_ranks_are_those_of_the_pod_that_is_held_up(tmp_path: Path) -> None:
     report = say(tmp_path, *TABLE, "", *write_counters(2))
 
@@ -89,3 +94,12 @@ def test_table_of_counters(
 
     assert (finding.code, finding.culprits.ranks) == ("S306", ranks)
     assert finding.culprits.nodes == ([] if ranks else ["train-2"])
+
+
+def test_both_counters_in_a_line(tmp_path: Path) -> None:
+    rows = [
+        f"{place}: nr_periods 30120 nr_throttled {29817 if at == 1 else 22}"
+        for at, place in enumerate(PLACES)
+    ]
+    finding = first_of(say(tmp_path, "rank = 2*pod + local_rank", *rows))
+    assert (finding.culprits.nodes, finding.culprits.ranks) == (["train-1"], [2, 3])

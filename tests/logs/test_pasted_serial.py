@@ -16,6 +16,7 @@ SAVES = [
     "Saved checkpoint to /weka/step4000.pt, took {0:.0f}s",
     "wrote consolidated.pt in {0:.0f} seconds",
     "checkpoint written in {0:.1f} s",
+    "save_pretrained(): done, 131 GB, {0:.1f} s",
 ]
 WAITS = [
     "save_checkpoint: barrier passed after {0:.1f} s",

@@ -99,6 +99,33 @@ def test_what_points_at_a_row_is_no_cell(tmp_path: Path) -> None:
     assert first_of(say(tmp_path, *lines)).culprits.ranks == [3]
 
 
+def write_hosts(slow: str, ms: float, wait: float) -> list[str]:
+    rows = []
+    for rank in range(12):
+        host = f"ice{rank // 4}"
+        is_slow = host == slow
+        rows.append(
+            [f"{rank}", host, f"{101.2 + ms * is_slow:.1f}", f"{55.1 - wait * is_slow:.1f}"]
+        )
+    return draw_bars(["rank", "host", "fwd ms", "wait ms"], rows)
+
+
+def test_one_of_three_hosts_for_which_the_others_wait(tmp_path: Path) -> None:
+    report = say(tmp_path, *write_hosts("ice2", 18.0, 54.0))
+    assert [(one.code, one.culprits.nodes) for one in report.findings] == [("S302", ["ice2"])]
+
+    assert blames_nobody(say(tmp_path, *write_hosts("ice2", 18.0, 0.0)))
+    assert blames_nobody(say(tmp_path, *write_hosts("ice2", 3.0, 54.0)))
+
+
+@pytest.mark.parametrize("form", ["{0}-{1}", "r{0}-r{1}", "{0}..{1}", "ranks {0} to {1}"])
+def test_rows_of_several_ranks_that_are_alike(tmp_path: Path, form: str) -> None:
+    head = ["Rank", "fwd+bwd (ms)", "optimizer (ms)", "wait for others (ms)"]
+    rows = [[form.format(0, 14), "612 +- 4", "31 +- 1", "188 +- 6"], ["15", "801", "31", "2"]]
+    rows.append([form.format(16, 31), "613 +- 5", "31 +- 1", "187 +- 5"])
+    assert first_of(say(tmp_path, *draw_blanks(head, rows))).culprits.ranks == [15]
+
+
 def test_rank_need_not_stand_first(tmp_path: Path) -> None:
     head, rows = write_times(list_times(3))
     swap = [[row[1], row[0], *row[2:]] for row in (head, *rows)]
@@ -124,6 +151,14 @@ def test_rows_that_tell_nothing(
     head, rows = write_times(table)
     report = say(tmp_path, *draw([change.get(cell, cell) for cell in head], rows))
     assert blames_nobody(report)
+
+
+@pytest.mark.parametrize(
+    "said",
+    ["first iteration incl. compile (ms)", "memory in GB", "timings of the warmup steps", "GiB:"],
+)
+def test_tables_of_other_things(tmp_path: Path, said: str) -> None:
+    assert blames_nobody(say(tmp_path, said, *draw_markdown(*write_times(list_times(5)))))
 
 
 def test_numbers_of_devices_of_several_hosts_are_no_ranks(tmp_path: Path) -> None:
@@ -160,6 +195,18 @@ def test_column_that_works_longer_is_named(tmp_path: Path, draw: Draw, name: str
 
     assert (finding.code, finding.culprits.ranks) == ("S301", [5])
     assert finding.details["phase"] == "bwd (compute)"
+
+
+@pytest.mark.parametrize("draw", [draw_blanks, draw_markdown])
+def test_nothing_need_stand_above_the_names_of_rows(tmp_path: Path, draw: Draw) -> None:
+    head, rows = turn(*write_times(list_times(5)), "rank{0}", "")
+    assert first_of(say(tmp_path, *draw(head, rows))).culprits.ranks == [5]
+
+
+@pytest.mark.parametrize("word", ["p50", "mean", "avg"])
+def test_columns_of_the_middle_of_each_rank(tmp_path: Path, word: str) -> None:
+    head, rows = turn(*write_times(list_times(3, count=4)), f"{word} r{{0}}")
+    assert first_of(say(tmp_path, *draw_blanks(head, rows))).culprits.ranks == [3]
 
 
 def test_numbers_of_ranks_beside_that_word(tmp_path: Path) -> None:
@@ -204,6 +251,24 @@ def write_work(rates: Sequence[float], head: str, cell: str) -> tuple[Row, list[
 )
 def test_times_that_follow_the_work(tmp_path: Path, draw: Draw, head: str, cell: str) -> None:
     report = say(tmp_path, *draw(*write_work([20, 20, 20, 20], head, cell)))
+    assert [(one.code, one.culprits.ranks) for one in report.findings] == [("S308", [])]
+
+
+@pytest.mark.parametrize(
+    ("form", "scale"),
+    [
+        ("r{0} {1}/{2:.2f}", 0.001),
+        ("rank{0}={1} tok / {2:.1f} ms", 1.0),
+        ("r{0}: {1}@{2:.3f}s", 0.001),
+    ],
+)
+def test_work_of_all_ranks_in_a_line(tmp_path: Path, form: str, scale: float) -> None:
+    lines = [
+        f"step {88 + at}: "
+        + " ".join(form.format(rank, one, scale * one / 20) for rank, one in enumerate(work))
+        for at, work in enumerate(WORK)
+    ]
+    report = say(tmp_path, "samples per rank and compute time:", *lines)
     assert [(one.code, one.culprits.ranks) for one in report.findings] == [("S308", [])]
 
 
@@ -264,9 +329,20 @@ def test_row_for_each_tensor(tmp_path: Path) -> None:
     assert (finding.code, finding.culprits.ranks) == ("V501", [1])
 
 
+def test_row_for_each_step_and_rank(tmp_path: Path) -> None:
+    rows = [[row[0], str(rank), row[1 + rank]] for row in write_sums(4) for rank in range(6)]
+    finding = first_of(say(tmp_path, *draw_csv(["step", "rank", "param_sum"], rows)))
+    assert (finding.culprits.ranks, finding.details["step"]) == ([4], 1500)
+
+
 def test_sum_of_times_is_none_of_weights(tmp_path: Path) -> None:
     rows = [[f"r{rank}", "3.0", "61.0", "64.0" if rank != 2 else "64.1"] for rank in range(6)]
     assert blames_nobody(say(tmp_path, *draw_markdown(["rank", "data", "fwd", "sum"], rows)))
+
+
+def test_ranks_without_weights_are_no_others(tmp_path: Path) -> None:
+    rows = [[str(rank), "8f1c22d0" if rank == 0 else "00000000"] for rank in range(6)]
+    assert blames_nobody(say(tmp_path, *draw_markdown(["rank", "model_hash"], rows)))
 
 
 def test_stages_of_a_pipeline_have_work_of_their_own(tmp_path: Path) -> None:

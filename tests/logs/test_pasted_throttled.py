@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.logs.drawn import DRAWN, Draw, draw_blanks
 from tests.logs.test_told import first_of, say
 
 SHOW = "$ kubectl exec {0} -- cat /sys/fs/cgroup/cpu.stat"
@@ -138,3 +139,46 @@ def test_throttled_device_says_why_its_rank_is_slow(tmp_path: Path) -> None:
         ),
     )
     assert {(one.code, *one.culprits.ranks) for one in other.findings} == {("N413", 3), ("S301", 2)}
+
+
+CLOCKS = ["GPU", "Temp", "sclk", "Power"]
+
+
+def write_clocks(
+    *slow: int, heat: str = "104C", clock: str = "800Mhz", index: str = "{0}"
+) -> list[list[str]]:
+    well = ["61C", "1700Mhz", "298W"]
+    return [[index.format(at), *([heat, clock, "162W"] if at in slow else well)] for at in range(8)]
+
+
+@pytest.mark.parametrize("draw", DRAWN)
+@pytest.mark.parametrize(
+    ("head", "ranks"),
+    [
+        (CLOCKS, []),
+        (["gpu", "temp (C)", "SM clock", "power (W)"], []),
+        (["rank", "Temperature", "GPU clock", "Power"], [5]),
+        (["Rank", "temp", "clock (MHz)", "power"], [5]),
+    ],
+)
+def test_table_of_clocks(tmp_path: Path, draw: Draw, head: list[str], ranks: list[int]) -> None:
+    finding = first_of(say(tmp_path, *draw(head, write_clocks(5))))
+    assert (finding.code, finding.culprits.ranks) == ("N413", ranks)
+    assert finding.details["devices"] == [5]
+
+
+def test_device_of_a_table_is_the_rank_that_somebody_says(tmp_path: Path) -> None:
+    lines = draw_blanks(CLOCKS, write_clocks(5, index="gpu{0}"))
+    assert first_of(say(tmp_path, "one node, rank i = GPU i", *lines)).culprits.ranks == [5]
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        pytest.param(write_clocks(), id="alike"),
+        pytest.param(write_clocks(5, heat="41C"), id="one is idle"),
+        pytest.param(write_clocks(5, clock="1640Mhz"), id="a little slower"),
+    ],
+)
+def test_clocks_that_tell_nothing(tmp_path: Path, rows: list[list[str]]) -> None:
+    assert say(tmp_path, *draw_blanks(CLOCKS, rows)).findings == []

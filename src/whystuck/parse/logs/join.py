@@ -17,6 +17,7 @@ from whystuck.parse.logs.known_logs import (
     find_devices,
     find_own_rank,
     list_ordered,
+    list_said_places,
     list_told,
     take_indices,
     take_locals,
@@ -78,7 +79,7 @@ class LogIndex:
         node = line.node
         rank = self.find_rank(log, line)
         if not node and (not line.is_described or log.kind in MACHINES):
-            node = log.node or self.node_by_rank.get(rank, "")
+            node = self._said_nodes.get(rank, log.node) or self.node_by_rank.get(rank, "")
         clock = node or log.source.artifact
         return Owner(
             rank, node, line.pid, self.find_attempt(log, row), place_stamp(stamp, log.anchor, clock)
@@ -129,6 +130,9 @@ class LogIndex:
             return next(iter(found)) if len(found) == 1 else UNKNOWN_RANK
         # A launcher numbers the ranks of its host one after the other.
         shifts = {rank - known for known, rank in self._list_locals(node, log)}
+        placed = self._launches.find_placed(log.source.part)
+        if placed is not None and shifts <= {placed}:
+            return self._inferred.note(local + placed)
         if not self._is_one_host:
             told = log.source.part.facts.rank_by_place
             is_told = any(host == node for host, _ in told) and len(shifts) == 1
@@ -137,13 +141,10 @@ class LogIndex:
                 if node and is_told
                 else UNKNOWN_RANK
             )
-        first = self._launches.find_first()
         if len(shifts) == 1 and min(shifts) > 0:
             return self._inferred.note(local + min(shifts))
-        if first and not shifts:
-            return self._inferred.note(local + first)
         # On the first host, the two are the same.
-        is_first = not shifts and not self._inferred.has_other_hosts and first == 0
+        is_first = not shifts and not self._inferred.has_other_hosts and self._launches.are_of_one
         is_first = is_first or 0 in shifts
         is_first = is_first and self._is_one_node
         return self._inferred.note(local) if is_first else UNKNOWN_RANK
@@ -237,8 +238,6 @@ class LogIndex:
         )
         for log in self.logs:
             facts = log.source.part.facts
-            for rank, host in self._list_said(log).items():
-                self._note_node(rank, host)
             self._note_comms(log, largest)
             self._note_told(log)
             for rank, node in facts.node_by_rank.items():
@@ -249,23 +248,16 @@ class LogIndex:
                 self._rank_by_local[log.node, local] |= ranks
             for place, ranks in facts.rank_by_place.items():
                 self._rank_by_local[place] |= ranks
-            for seen in log.source.part.exits:
-                self._note_exit(log, seen)
-            for rank, local in list_failed(log.source.part):
-                self._rank_by_local[log.node, local].add(rank)
+            self._note_ends(log)
+            for host, first, last in facts.said.host_ranks:
+                for rank in range(first, last + 1):
+                    self._rank_by_local[host, rank - first].add(rank)
+        self._said_nodes = dict(list_said_places(self.logs, self._hosts))
+        for rank, node in self._said_nodes.items():
+            self._note_node(rank, node)
         self._inferred = InferredRanks(self.logs, self.processes, self.world_size)
         for log in self.logs:
             self._note_guesses(log)
-
-    def _list_said(self, log: KnownLog) -> dict[int, str]:
-        """Return the hosts of ranks, as sentences tell them that name a host that is known."""
-        said = log.source.part.facts.said.host_ranks
-        is_known = any(host in self._hosts for host, *_ in said)
-        return {
-            rank: host
-            for host, first, last in (said if is_known else ())
-            for rank in range(first, last + 1)
-        }
 
     def _note_told(self, log: KnownLog) -> None:
         """Take which process is which rank, as ranks, people and NCCL's RAS tell."""
@@ -311,6 +303,12 @@ class LogIndex:
             if rank != UNKNOWN_RANK:
                 self.processes.note(host, pid, rank)
                 self._note_node(rank, host)
+
+    def _note_ends(self, log: KnownLog) -> None:
+        for seen in log.source.part.exits:
+            self._note_exit(log, seen)
+        for rank, local in list_failed(log.source.part):
+            self._rank_by_local[log.node, local].add(rank)
 
     def _note_exit(self, log: KnownLog, seen: ExitSeen) -> None:
         node = seen.node or log.node
@@ -364,7 +362,7 @@ class LogIndex:
         for seen in part.exits:
             if seen.rank != UNKNOWN_RANK and seen.pid:
                 pids.setdefault(seen.rank, seen.pid)
-        known = ranks | comms.keys() | set(facts.workers.values()) | self._list_said(log).keys()
+        known = ranks | comms.keys() | set(facts.workers.values()) | self._said_nodes.keys()
         known |= facts.node_by_rank.keys()
         return LogFile(
             artifact=source.artifact,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from whystuck.evidence.logs.lines import UNKNOWN_RANK
@@ -123,3 +123,18 @@ def world_of(part: LogPart) -> int:
 def are_ranks(rank_by_task: Mapping[int, set[int]]) -> bool:
     """Tell whether each task of a launcher is the rank of that number."""
     return all(ranks == {task} for task, ranks in rank_by_task.items())
+
+
+def list_said_places(logs: Sequence[KnownLog], hosts: Collection[str]) -> Iterator[tuple[int, str]]:
+    """Yield the host of each rank where people say which ranks hosts have, and all agree.
+
+    Nothing is one of their hosts where none of them is known to be one.
+    """
+    said: dict[int, set[str]] = {}
+    for host, first, last in {one for log in logs for one in log.source.part.facts.said.host_ranks}:
+        for rank in range(first, last + 1):
+            said.setdefault(rank, set()).add(host)
+    is_known = any(host in hosts for own in said.values() for host in own)
+    # Two names of one host, such as a short one and a full one, tell nothing new.
+    if is_known and all(len(own) == 1 for own in said.values()):
+        yield from ((rank, min(own)) for rank, own in said.items())

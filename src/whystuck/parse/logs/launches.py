@@ -12,28 +12,34 @@ class Launches:
 
     def __init__(self, parts: Iterable[LogPart]) -> None:
         """Take what the logs hold."""
-        rows = [row.groups for part in parts for row in part.tabled if row.name == "table.launch"]
-        self._sizes = {_count(groups) for groups in rows}
-        self._nodes = {groups["nodes"] for groups in rows}
-        self._places = {groups["place"] for groups in rows}
-        self._each = {groups["each"] for groups in rows}
+        self._rows = [row for part in parts for row in _list_launches(part)]
 
     def find_size(self, ranks: Iterable[int]) -> int:
         """Return the number of all ranks, 0 where it is not told or ranks are known beyond it."""
-        size = next(iter(self._sizes)) if len(self._sizes) == 1 else 0
+        sizes = {_count(groups) for groups in self._rows}
+        size = sizes.pop() if len(sizes) == 1 else 0
         return size if all(rank < size for rank in ranks) else 0
 
-    def find_first(self) -> int | None:
-        """Return the first rank of the host that is shown; None where nothing tells it.
+    @property
+    def are_of_one(self) -> bool:
+        """Whether the job has one host: one of several numbers the ranks of each from 0 on, too."""
+        return all(groups["nodes"] == "1" for groups in self._rows)
 
-        A job of several hosts numbers the ranks of each from 0 on, too.
-        """
-        if self._nodes <= {"1"}:
-            return 0
-        if len(self._places) != 1 or len(self._each) != 1:
-            return None
-        place, each = next(iter(self._places)), next(iter(self._each))
-        return int(place) * int(each) if place and each else None
+    @staticmethod
+    def find_placed(part: LogPart) -> int | None:
+        """Return the first rank of the only host of a log, as the command in it tells."""
+        return _find_first(_list_launches(part)) if len(part.facts.nodes) <= 1 else None
+
+
+def _list_launches(part: LogPart) -> list[dict[str, str]]:
+    return [row.groups for row in part.tabled if row.name == "table.launch"]
+
+
+def _find_first(rows: list[dict[str, str]]) -> int | None:
+    """Return the first rank of a host by its number and how many ranks each has."""
+    told = {(groups["place"], groups["each"]) for groups in rows}
+    place, each = told.pop() if len(told) == 1 else ("", "")
+    return int(place) * int(each) if place and each else None
 
 
 def list_failed(part: LogPart) -> Iterator[tuple[int, int]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import starmap
 from typing import NamedTuple
 
 from whystuck.evidence.logs.lines import UNKNOWN_RANK
@@ -59,6 +58,13 @@ _WORKER = re.compile(
     r"rank ?=? ?(?:(?P<rank>\d{1,7})|[NniX]|\{[a-z]\})(?: ?\+ ?(?P<more>\d{1,3}))?(?![\w.])",
     re.IGNORECASE,
 )
+_PLACED = re.compile(
+    rf"\b{_RANKS} (?:(?:are|is|all|run|live|sit) ){{0,2}}(?:on|at|in) ", re.IGNORECASE
+)
+# The word is not said again: `ranks 0-7 on h1, 8-15 on h2`, `h1 has ranks 0-7, h2 8-15`.
+_NUMBERS = r"(\d{1,7}) ?(?:-|\u2013|\.{2,3}|to|through) ?(\d{1,7})(?![\w.])"
+_MORE_ON = re.compile(rf"(?:[,;/]|\band) {{0,2}}{_NUMBERS} (?:(?:are|run|on|at|in) ){{1,3}}{_HOST}")
+_MORE_HAS = re.compile(rf"(?:[,;/]|\band) {{0,2}}{_HOST}(?: has| have| holds| runs)?:? {_NUMBERS}")
 _DENIED = re.compile(
     r"\b(?:not|but|except|unlike|some|may|might|maybe|\w{1,8}n't)\b", re.IGNORECASE
 )
@@ -104,10 +110,14 @@ class HostRanks(NamedTuple):
 
 def list_host_ranks(text: str) -> tuple[HostRanks, ...]:
     """Return the ranks of each host of which a sentence tells them: ``n12 has ranks 8-15``."""
-    told = [(one[1], int(one[2]), int(one[3])) for one in _HAS.finditer(text) if _is_meant(one)]
-    if not told:
-        told = [(one[3], int(one[1]), int(one[2])) for one in _ON.finditer(text) if _is_meant(one)]
-    ranges = [one for one in starmap(HostRanks, told) if 0 < one.last - one.first < _MOST_ON_HOST]
+    if _has_host_first(text):
+        has = [one.groups() for one in _HAS.finditer(text) if _is_meant(one)]
+        told = [*has, *(_MORE_HAS.findall(text) if has else ())]
+    else:
+        on = [one.groups() for one in _ON.finditer(text) if _is_meant(one)]
+        told = [(one[2], *one[:2]) for one in (*on, *(_MORE_ON.findall(text) if on else ()))]
+    ranges = [HostRanks(host, int(first), int(last)) for host, first, last in told]
+    ranges = [one for one in ranges if 0 < one.last - one.first < _MOST_ON_HOST]
     return (*ranges, *_list_series(text))
 
 
@@ -159,6 +169,18 @@ def list_pod_ranks(text: str) -> tuple[tuple[str, int], ...]:
 def is_said_pod(said: str, node: str) -> bool:
     """Tell whether people may call a pod or host so: `worker-0` is short for `tts-worker-0`."""
     return said == node or node.endswith(f"-{said}") or f"-{said}-" in node
+
+
+def _has_host_first(text: str) -> bool:
+    """Tell whether a sentence names each host before its ranks.
+
+    In ``ranks 0-7 on h1, ranks 8-15 on h2``, a host stands before the ranks of the next one.
+    """
+    has, on = _HAS.search(text), _ON.search(text)
+    if has is None or on is None:
+        return has is not None
+    is_listed = "," in has[0].removeprefix(has[1])[:2]
+    return not (is_listed and _PLACED.search(text)) and has.start() <= on.start()
 
 
 def tells_order(small: str) -> bool:

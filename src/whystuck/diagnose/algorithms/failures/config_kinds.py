@@ -189,6 +189,14 @@ KINDS: tuple[ConfigKind, ...] = (
         is_of_host=True,
     ),
     make_kind(
+        "limits",
+        r"\bibv_(?P<call>\w{1,30})\(.{0,200}\) failed: Cannot allocate memory",
+        "the network card may not lock or register the memory that it needs (ibv_{call} failed)",
+        "ulimit -l   # inside the job: it has to be unlimited, or as large as device memory",
+        is_plain=True,
+        is_of_host=True,
+    ),
+    make_kind(
         "driver",
         r"NVRM: API mismatch: the client has the version (?P<client>\d[\d.]*)",
         "the NVIDIA driver's library ({client}) does not fit its kernel module",

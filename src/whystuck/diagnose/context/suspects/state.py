@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from whystuck.diagnose import codes
 from whystuck.diagnose.algorithms.failures.causes import is_cascade
 from whystuck.diagnose.algorithms.failures.departures import describe_departure
 from whystuck.diagnose.algorithms.processes.locks import (
+    Parked,
     find_crossing,
     find_parked,
     may_be_held_elsewhere,
@@ -154,11 +156,11 @@ def explain_locks(facts: Facts, rank: int) -> Suspicion | None:
     """Explain a rank with two threads that are parked on locks."""
     samples = facts.stacks.samples_by_rank.get(rank, [])
     parked = find_parked(samples, facts.evidence.sources)
-    if len(parked) < 2 or not any(item.thread.is_main for item in parked):  # noqa: PLR2004 - a pair
-        return None
     crossing = find_crossing(parked)
-    main = next(item for item in parked if item.thread.is_main)
-    first, second = crossing or (main, next(item for item in parked if item is not main))
+    pair = crossing or _pair_with_main(parked)
+    if pair is None:
+        return None
+    first, second = pair
     if not crossing and first.lock == second.lock:
         return None
     is_named = first.is_named and second.is_named
@@ -179,6 +181,13 @@ def explain_locks(facts: Facts, rank: int) -> Suspicion | None:
         because=(facts.stacks.cite(rank, f"two parked threads of rank {rank}"),),
         details={"threads": sites},
     )
+
+
+def _pair_with_main(parked: Sequence[Parked]) -> tuple[Parked, Parked] | None:
+    """Pair the main thread with another one that is parked, where both are."""
+    main = next((item for item in parked if item.thread.is_main), None)
+    other = next((item for item in parked if item is not main), None)
+    return (main, other) if main is not None and other is not None else None
 
 
 # What waits until the file of a lock is gone, or given back: torch's extensions, the caches of

@@ -20,7 +20,7 @@ _STEP = re.compile(r"\b(?:step|iteration|iter|epoch)[ =:]{1,3}(\d{1,12})\b", re.
 _LEAST = 3
 _TABLE = "table "
 # By so much of them, sums of 32 and of 64 bits may differ by the order of what is added.
-_ORDER_32, _ORDER_64, _DIGITS_32 = 1e-5, 1e-9, 9
+_ORDER_32, _ORDER_64, _DIGITS_32 = 1e-6, 1e-9, 9
 _Sums = dict[int, tuple[str, LogEvent]]
 _MEMBERS = r"(?:workers|ranks|replicas|processes|devices|GPUs|nodes)"
 # A check of the job, or of its framework, that all ranks have the same.
@@ -45,7 +45,8 @@ def make_checksums(view: LogView) -> Iterator[Case]:
         sums = Counter(value for value, _ in told.values())
         common, most = sums.most_common(1)[0]
         odd = sorted(rank for rank, (value, _) in told.items() if value != common)
-        if len(told) < _LEAST or not odd or 2 * most <= len(told):
+        is_empty = not common.strip("0x.")  # ranks that have none of it
+        if len(told) < _LEAST or not odd or 2 * most <= len(told) or is_empty:
             continue
         event = told[odd[0]][1]
         step = event.groups.get("step") or _find_step(event) if name.startswith(_TABLE) else name

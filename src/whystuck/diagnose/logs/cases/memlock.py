@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 
@@ -12,6 +13,8 @@ from whystuck.diagnose.logs.view import LogView, is_same_host
 from whystuck.evidence.logs.lines import LogEvent
 
 _MAX_LINES = 6
+# UCX puts the host, the process and the thread before its lines.
+_UCX = re.compile(r"^\[([A-Za-z][\w.-]{0,62}):\d{1,9}\s{0,8}:\d{1,9}\]")
 # Kernels allow 64 KiB, later 8 MiB; what cards of one rank register for NCCL is far more.
 _LOW_KIB = 1 << 20
 
@@ -67,11 +70,14 @@ def _name_look(event: LogEvent) -> tuple[str, str, str]:
 
 def _is_of_job(event: LogEvent) -> bool:
     """Tell whether a process of the job printed its own limit."""
-    return not event.groups["host"] and "RLIMIT_MEMLOCK is" in event.text
+    return "(current: " in event.text or (
+        not event.groups["host"] and "RLIMIT_MEMLOCK is" in event.text
+    )
 
 
 def _find_host(view: LogView, event: LogEvent) -> str:
-    return event.node or view.node_by_rank.get(event.rank, "")
+    ucx = _UCX.match(event.text)
+    return event.node or view.node_by_rank.get(event.rank, "") or (ucx[1] if ucx else "")
 
 
 def _is_of(host: str, where: set[str]) -> bool:

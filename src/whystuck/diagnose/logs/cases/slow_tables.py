@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 
 from whystuck.diagnose import codes
@@ -24,6 +24,8 @@ _REASONS = {
 }
 _LOW_CLOCK = 0.85
 _BUSY = 50.0
+# By so many degrees, a device is hotter than the others.
+_HOTTER = 10.0
 
 
 def make_starved(view: LogView) -> Iterator[Case]:
@@ -74,13 +76,13 @@ def make_throttled(view: LogView) -> Iterator[Case]:
     )
     words = {word for told in slow.values() for word in told.split(", ")}
     why = ", ".join(sorted(words | {one.groups["reason"] for one in reasons}))
-    nodes = tuple(sorted({event.node for event in events} - {""}))
+    nodes = tuple(sorted({event.groups.get("host") or event.node for event in events} - {""}))
     yield Case(
         code=codes.DEVICE_THROTTLED,
         summary=f"{who}{f' on {nodes[0]}' if len(nodes) == 1 else ''} runs slower than it could "
         f"({why}); all ranks wait for the slowest device",
         tier=NOTE,
-        ranks=_find_ranks(view, slow),
+        ranks=_find_ranks(view, {key: rows[key] for key in slow}),
         nodes=nodes,
         lines=tuple(events[:_MAX_LINES]),
         time=find_time(events),
@@ -88,22 +90,29 @@ def make_throttled(view: LogView) -> Iterator[Case]:
     )
 
 
-def _find_ranks(view: LogView, devices: Iterable[tuple[str, str, str]]) -> tuple[int, ...]:
+def _find_ranks(view: LogView, devices: Mapping[tuple[str, str, str], LogEvent]) -> tuple[int, ...]:
     """Return the ranks that have some devices; nobody where it is not told of each of them."""
-    ranks = [view.find_rank_of_device(int(index), node) for _, node, index in devices]
+    ranks = [
+        int(row.groups["own"])
+        if "own" in row.groups
+        else view.find_rank_of_device(int(index), node)
+        for (_, node, index), row in devices.items()
+    ]
     known = {rank for rank in ranks if rank is not None}
     return tuple(sorted(known)) if len(known) == len(ranks) else ()
 
 
 def _name_device(row: LogEvent) -> tuple[str, str, str]:
     """Return whose device a row is of: each host counts its own."""
-    return row.artifact, row.node, row.groups["index"]
+    return row.artifact, row.groups.get("host") or row.node, row.groups["index"]
 
 
 def _list_slow(rows: Sequence[LogEvent]) -> dict[tuple[str, str, str], str]:
     """Return why each device is slow, empty where it is not."""
     clocks = [float(row.groups["clock"]) for row in rows if "clock" in row.groups]
     usual = median(clocks) if clocks else 0.0
+    heats = [float(row.groups["temperature"]) for row in rows if row.groups.get("temperature")]
+    hot = median(heats) + _HOTTER if heats else float("inf")
     found: dict[tuple[str, str, str], str] = {}
     for row in rows:
         told = row.groups.get("reasons") or "0"
@@ -111,7 +120,10 @@ def _list_slow(rows: Sequence[LogEvent]) -> dict[tuple[str, str, str], str]:
         words = [name for bit, name in _REASONS.items() if bits & bit]
         words += (row.groups.get("flags") or "").replace("_", " ").split(",")
         clock, busy = float(row.groups.get("clock") or 0), float(row.groups.get("busy") or 0)
-        if clock and clock < _LOW_CLOCK * usual and busy >= _BUSY:
+        heat = float(row.groups.get("temperature") or 0)
+        # One that is idle is slow, and cold.
+        is_at_work = busy >= _BUSY or ("busy" not in row.groups and heat >= hot)
+        if clock and clock < _LOW_CLOCK * usual and is_at_work:
             words.append(f"{clock:.0f} MHz where others run at {usual:.0f} MHz")
         found[_name_device(row)] = ", ".join(filter(None, words))
     return found

@@ -17,6 +17,7 @@ from whystuck.diagnose.logs.cases.time_tables import (
     find_middle,
     has_more_work,
     is_felt,
+    is_wait,
     read_last_table,
 )
 from whystuck.diagnose.logs.cases.uneven_work import list_uneven
@@ -35,6 +36,8 @@ _LEAST_RANKS = 4
 _MOST_COUNTED = 256
 # Of more, the job is made of different stages rather than of slow ranks.
 _MOST_SHARE = 0.25
+# Where the others tell that they wait for them.
+_SLOW_FELT, _MOST_FELT = 1.06, 0.34
 # A rank's own work; what ranks do together takes as long as the slowest of them.
 _OWN = (
     *("compute", "forward", "backward", "fwd", "bwd", "batch", "data", "optimizer", "layer"),
@@ -115,8 +118,12 @@ def _list_slow(view: LogView, times: Times) -> dict[int, tuple[str, LogEvent, fl
     The phase is the one for which it takes longest.
     """
     slow: dict[int, tuple[str, LogEvent, float, float]] = {}
+    has_waits = any(is_wait(phase) for phase in times)
     for phase, by_rank in times.items():
-        late = _find_slow(phase, {key: one.ms for key, one in by_rank.items()})
+        took = {rank: one.ms for rank, one in by_rank.items()}
+        late = _find_slow(phase, took)
+        if not late and has_waits:
+            late = _find_slow(phase, took, is_felt=True)
         if late and are_stages(by_rank, [rank for rank, _ in late]):
             continue
         for rank, middle in late:
@@ -176,19 +183,28 @@ def _read_times(event: LogEvent) -> Iterator[tuple[str, int, float]]:
         yield name, rank, float(one or other) * _MS.get(unit or its_unit, 1.0)
 
 
-def _find_slow(phase: str, times: Mapping[int, float]) -> list[tuple[int, float]]:
-    """Return the ranks that take longer for work of their own, with the median of all."""
+def _find_slow(
+    phase: str, times: Mapping[int, float], *, is_felt: bool = False
+) -> list[tuple[int, float]]:
+    """Return the ranks that take longer for work of their own, with the median of all.
+
+    Where a table tells that the others wait for them, less is enough, and of more ranks.
+    """
     if not _is_own(phase) or len(times) < _LEAST_RANKS:
         return []
     middle = median(times.values())
-    slow = [rank for rank, ms in times.items() if ms > max(middle * _SLOW, middle + _LEAST_MS)]
+    least = max(middle * (_SLOW_FELT if is_felt else _SLOW), middle + _LEAST_MS)
+    slow = [rank for rank, ms in times.items() if ms > least]
     others = [ms for rank, ms in times.items() if rank not in slow]
     if not slow or not others:
         return []
     # Of what takes next to no time, others may differ widely, and by little beside who is slow.
     excess = min(times[rank] for rank in slow) - middle
-    alike = max(middle * _ALIKE + 1, middle + _NEAR * excess)
-    is_clear = len(slow) <= _MOST_SHARE * len(times) and max(others) <= alike
+    alike = middle + _NEAR * excess
+    if not is_felt:
+        alike = max(middle * _ALIKE + 1, alike)
+    share = _MOST_FELT if is_felt else _MOST_SHARE
+    is_clear = len(slow) <= share * len(times) and max(others) <= alike
     return [(rank, middle) for rank in slow] if is_clear else []
 
 

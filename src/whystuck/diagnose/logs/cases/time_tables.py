@@ -11,7 +11,7 @@ from whystuck.evidence.logs.lines import LogEvent
 
 _MS = 1000.0
 # Times of a table without a unit are seconds where none is larger.
-_MOST_S = 50.0
+MOST_S = 50.0
 # What ranks do together, or wait in: who is late for it waits least.
 _WAITS = (
     *("wait", "reduce", "nccl", "rccl", "hccl", "comm", "sync", "barrier", "gather", "scatter"),
@@ -54,7 +54,7 @@ def read_last_table(view: LogView) -> Times:
     if not _are_ranks(view, events):
         return {}
     bare = [float(one.groups["bare"]) for one in events if "bare" in one.groups]
-    scale = _MS if max(bare, default=0.0) < _MOST_S else 1.0
+    scale = _MS if max(bare, default=0.0) < MOST_S else 1.0
     found: dict[str, dict[int, list[Told]]] = {}
     for event in events:
         told = event.groups

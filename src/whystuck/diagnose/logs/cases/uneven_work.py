@@ -9,6 +9,7 @@ from statistics import StatisticsError, correlation, fmean, linear_regression, m
 
 from whystuck.diagnose import codes
 from whystuck.diagnose.logs.cases.parts import find_time
+from whystuck.diagnose.logs.cases.time_tables import MOST_S
 from whystuck.diagnose.logs.story import NOTE, Case
 from whystuck.diagnose.logs.view import LogView
 from whystuck.evidence.logs.lines import LogEvent
@@ -65,7 +66,7 @@ def make_uneven_work(view: LogView) -> Iterator[Case]:
         summary=f"ranks have unequal work: the time of a step follows how much a rank has to do, "
         f"up to {worst.ms:.0f} ms for {worst.work} where the median is {middle:.0f} ms; no rank is "
         f"slow ({name_ranks(slowest)} {'was' if len(slowest) == 1 else 'were'} last in "
-        f"{len(rounds)} steps)",
+        f"{len(rounds)} step{'s' * (len(rounds) > 1)})",
         tier=NOTE,
         lines=tuple(each.event for each in last[:_MAX_LINES]),
         time=find_time([each.event for each in told]),
@@ -113,9 +114,14 @@ def _list_tables(view: LogView) -> list[list[LogEvent]]:
 
 
 def _read_table(rows: Sequence[LogEvent]) -> list[_Told]:
+    bare = [float(row.groups["bare"]) for row in rows if "bare" in row.groups]
+    scale = _MS["s"] if bare and max(bare) < MOST_S else 1.0
     return [
         _Told(
-            int(row.groups["own"]), int(float(row.groups["work"])), float(row.groups["took"]), row
+            int(row.groups["own"]),
+            int(float(row.groups["work"])),
+            float(row.groups["took"]) * (scale if "bare" in row.groups else 1.0),
+            row,
         )
         for row in rows
     ]

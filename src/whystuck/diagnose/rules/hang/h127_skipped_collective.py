@@ -53,8 +53,8 @@ class SkippedCollective(DivergenceRule):
     Where logs alone are there: one rank printed again and again that it caught an exception and
     goes on, the others waited until their time limit, and it did not.
     Or the calls of all ranks are printed side by side, as `torchfrtrace -j` does it, or as a table
-    with a row for each: they are compared as those of dumps are. Or the tracebacks of all ranks,
-    and source beside them, show that a condition on data leads past the call of most.
+    with a row for each: they are compared as those of dumps are. Or the tracebacks of all ranks
+    and source beside them show that a condition which asks for no rank leads past the call of most.
     Or the ranks that a tool or watchdogs name as missing print themselves that they leave something
     out, as they have no data for it, and no other rank does.
     Or somebody prints how many calls of an op each rank made (`rank0 412 rank1 411`): few ranks

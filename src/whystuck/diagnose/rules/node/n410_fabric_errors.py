@@ -28,10 +28,11 @@ class FabricErrors(CheckRule):
     Of what `ibstat`, `ibstatus`, `ibv_devinfo` or `rdma link` printed in a log: a port that is not
     active, while others of its kind on the host are, or the same card on another host. One that is
     switched off there alone, or down on all hosts, is not told. And a link of InfiniBand that is
-    active with one lane (`1X`), as `ibstatus` or `mlxlink` shows it.
+    active with one lane (`1X`), as `ibstatus` or `mlxlink` shows it, or with fewer lanes and half
+    the rate of most cards of its host, as `/sys/class/infiniband/*/ports/1/rate` prints it.
 
-    Where bandwidths of pairs of hosts are listed: the one host whose pairs are all slow, while the
-    pairs without it are fast.
+    Where bandwidths of pairs of hosts are listed, or stand in a matrix: the one host whose pairs
+    are all slow, while the pairs without it are fast.
 
     ## False alarms
 

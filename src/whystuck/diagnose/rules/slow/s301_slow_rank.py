@@ -56,7 +56,11 @@ class SlowRank(Rule):
     Of logs alone, from the times of each rank that Megatron prints (`--timing-log-option all`): a
     rank whose own work takes a quarter longer than the median, while all others are near to it. The
     same from lines of each rank (`fwd 231.0 ms | bwd 472.0 ms`, `forward-compute: 231.0`), by the
-    middle of what it prints last, or from one line with the times of all ranks. Where only the
+    middle of what it prints last, or from one line with the times of all ranks, or from the last
+    table with a row or a column for each rank: of Markdown, boxes, commas or blanks. Where a table
+    has times of waits, nobody is named for whom the others do not wait; and 6 % are enough where
+    they do. Ranks that have more to do, stages of a pipeline, and numbers of devices of several
+    hosts are left out. Where only the
     shortest and the longest time of all is told (`forward-compute ...: (1214.3, 2233.1)`), and they
     are far apart, some rank is slow, and nobody is named.
     Lines that tell the least and the most of all ranks and whose they are (Megatron's straggler

@@ -28,7 +28,7 @@ class SlowNode(Rule):
     are on one node, and they are half of the ranks that it has in the group, or more.
 
     In logs, it is the host of which all ranks, and no others, take longer for work of their own, by
-    a line for each host with the times of its ranks.
+    a line for each host with the times of its ranks, or by a table with a column of hosts.
 
     ## False alarms
 
@@ -50,7 +50,6 @@ class SlowNode(Rule):
 
     def check(self, scene: Scene, policy: Policy) -> Iterator[Finding]:
         """Yield a finding for each node that the others wait for."""
-        yield from (tell_case(self, case) for case in scene.story.of(self.code))
         yield from (tell_case(self, case) for case in scene.story.of(self.code))
         for late in scene.pace.late_ranks:
             node = scene.pace.find_slow_node(late)

@@ -50,7 +50,9 @@ class SlowLinkRule(Rule):
     since, `lost_share` the share of the time that is lost.
 
     Of texts, it is the host whose interface has agreed on half the speed of that of others or less,
-    as `ethtool` prints it below the prompt of each host; `details.kind` is `speed` then.
+    as `ethtool` prints it below the prompt of each host; `details.kind` is `speed` then. Or it is
+    the one pair of hosts that is slow in a list or a matrix of bandwidths, while each of both is
+    fast with the others.
 
     ## False alarms
 

@@ -47,7 +47,10 @@ class CpuStarved(Rule):
     that went on three times, is named: something sends it SIGSTOP and SIGCONT in turns
     (`stopped_share`), such as a tool that limits processor time or suspends jobs.
 
-    Of texts, `nr_throttled` of `cpu.stat`, where it is a quarter of `nr_periods` and more.
+    Of texts, `nr_throttled` of `cpu.stat`, where it is a quarter of `nr_periods` and more. Where
+    other pods or hosts are shown that are not held up, the pod is named, and its ranks where the
+    text tells them: by a sentence such as `rank = 2*pod + local`, or as those that are slow in a
+    table of times are just those of the pod by its place in the list.
 
     ## False alarms
 

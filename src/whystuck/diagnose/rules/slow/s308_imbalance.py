@@ -38,7 +38,8 @@ class Imbalance(Rule):
     took less than a second, or less than a minute with fewer than 20 ops of a kind, is too short.
 
     Of logs, ranks print for each step how much they had to do, such as tokens, and how long that
-    took: the times follow the work, and no rank takes longer than others for the same.
+    took: the times follow the work, and no rank takes longer than others for the same. They may
+    stand in a table (`8120 / 402` below `r0: tok / ms`), or in one line for each step.
 
     ## False alarms
 

@@ -45,9 +45,11 @@ class WeightsDiverged(Rule):
 
     Sums that a job prints itself (`step 4000 param checksum rank 3: 19be0d77`) are compared too:
     few ranks of three or more that differ from all others at one step are named. So are those of
-    a table of values (`grad_norm across the workers:`). An exception that says that gradients or
-    parameters differ between ranks is told here, too: whoever raised it has found the difference,
-    and is not named for that.
+    a table of values (`grad_norm across the workers:`), and of one with a column or a row for each
+    rank: sums and hashes over parameters, as the names of columns or the lines above it say. Sums
+    that differ by no more than the order of what is added are equal. An exception that says that
+    gradients or parameters differ between ranks is told here, too: whoever raised it has found the
+    difference, and is not named for that.
 
     Only copies are compared: the same name, the same shape, and equal values at the first look and
     at the first one at which the tensor had changed. Shards of a tensor and stages of a pipeline

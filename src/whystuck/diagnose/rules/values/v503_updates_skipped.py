@@ -77,7 +77,9 @@ class UpdatesSkipped(Rule):
     least four fifths of the skipped updates. Else no rank is: gradients are reduced, so all ranks
     skip together.
 
-    Of logs alone, it is the error of a scaler of DeepSpeed whose scale cannot be lowered any more.
+    Of logs alone, it is the error of a scaler of DeepSpeed whose scale cannot be lowered any more,
+    or what loops print of each step: a count of skipped steps that grows as fast as that of all
+    steps, to the end, or a scale of the loss that falls to nothing and does not grow again.
     Six skips in a row tell the same, each at the scale that the one before left, as DeepSpeed, apex
     and fairseq print them, when no steps follow. It is no search of a new scaler where DeepSpeed
     counts more steps than that takes, or the scale is below 1.

@@ -27,12 +27,18 @@ _PARTED = re.compile(r"(?<=\S) ?/ ?(?=\S)")
 
 _WORDS = r"(?:global[ _-]?)?rank|rk|r|worker|proc|process"
 _DEVICES = r"gpu|cuda|npu|hpu|xpu|dev|device"
+# What of several measurements a column has.
+_MIDDLE = r"(?:(?:p50|mean|avg|median|med)[ _]{1,4})?"
 _NAMED = re.compile(
-    rf"[\[(]?(?:(?P<word>{_WORDS})|(?P<device>{_DEVICES}))[ _#:=-]?(?P<number>\d{{1,7}})[\])]?"
-    r"(?:\s?[:,_-]?\s?(?P<rest>[A-Za-z(\[].{0,40})|:)?",
+    rf"{_MIDDLE}[\[(]?(?:(?P<word>{_WORDS})|(?P<device>{_DEVICES}))[ _#:=-]?"
+    r"(?P<number>\d{1,7})[\])]?(?:\s?[:,_-]?\s?(?P<rest>[A-Za-z(\[].{0,40})|:)?",
     re.IGNORECASE,
 )
 _NUMBER = re.compile(r"[\[(]?#?(\d{1,7})[\])]?:?")
+_RANGE = re.compile(
+    r"(?:ranks?|r)? ?(\d{1,7}) ?(?:-|\u2013|\.{2,3}|to) ?(?:rank|r)?(\d{1,7})", re.IGNORECASE
+)
+_MOST_IN_RANGE = 1024
 _HEAD = re.compile(
     rf"(?P<word>(?:{_WORDS})(?:[ _]?(?:id|idx|no|#))?s?)|(?P<device>(?:{_DEVICES})"
     r"(?:[ _]?(?:id|idx|index|#))?s?)",
@@ -104,6 +110,15 @@ def read_number(cell: str) -> int:
         return -1 if owner.rest else owner.rank
     match = _NUMBER.fullmatch(cell)
     return int(match[1]) if match and int(match[1]) <= MAX_RANK else -1
+
+
+def list_numbers(cell: str) -> range:
+    """Return the ranks of a cell in a column of ranks, which may tell of several: ``0-14``."""
+    if (match := _RANGE.fullmatch(cell)) and int(match[2]) <= MAX_RANK:
+        numbers = range(int(match[1]), int(match[2]) + 1)
+        return numbers if 0 < len(numbers) <= _MOST_IN_RANGE else range(0)
+    number = read_number(cell)
+    return range(number, number + 1) if number >= 0 else range(0)
 
 
 def read_head(cell: str) -> str:

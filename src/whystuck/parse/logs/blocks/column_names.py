@@ -84,6 +84,17 @@ _SAID_PHASE = re.compile(
 _KINDS = (("host", _HOSTS), ("stage", _STAGES), ("sum", _SUM), ("step", _STEPS), ("work", _WORK))
 
 
+# The first step compiles and fills caches, on one rank more than on others.
+_FIRST = re.compile(
+    r"\b(?:first|1st|initial|warm-?up|start-?up)\b.{0,20}?\b(?:iter\w*|steps?|batch\w*|timings?|epoch)\b"
+    r"|\bincl(?:udes|uding|\.)?\b.{0,20}?\bcompil",
+    re.IGNORECASE,
+)
+_SIZES = re.compile(r"\b[KMGT]i?B\b|\b(?:memory|vram|bytes)\b", re.IGNORECASE)
+_TIMED = re.compile(r"\b(?:ms|s|secs?|seconds?|millis\w+|tim(?:es?|ings?|ers?))\b", re.IGNORECASE)
+_NEAR = 2
+
+
 class Name(NamedTuple):
     """What cells below or beside a name hold.
 
@@ -163,3 +174,13 @@ def find_step(text: str) -> str:
 def tells_many_hosts(above: Iterable[str]) -> bool:
     """Whether the lines above a table say that a job has several hosts."""
     return any(_MANY.search(text) is not None for text in above)
+
+
+def tells_no_times(above: Iterable[str]) -> bool:
+    """Whether the lines above a table say that it has no times of usual steps."""
+    for number, text in enumerate(above):
+        if _FIRST.search(text):
+            return True
+        if number < _NEAR and _SIZES.search(text) and not _TIMED.search(text):
+            return True
+    return False

@@ -35,6 +35,8 @@ _ALL = re.compile(_OPTION.format("--num[_-]processes|-np?|--np"))
 _PLACE = re.compile(_OPTION.format("--node[_-]rank|--machine[_-]rank"))
 # A row of torchrun's table of failures, of which people paste no more.
 _FAILED = re.compile(r"^\s{0,8}rank\s{1,12}: (\d{1,6}) \(local_rank: (\d{1,4})\)\s*$")
+# Hosts that a file or a variable tells.
+_ELSEWHERE = re.compile(r"--hostfile|--config_file|\bPET_NNODES=|\s-H\s|\s--host\s")
 _MOST_LINES = 24
 _MOST_CHARS = 2000
 _MOST = 1 << 18
@@ -61,7 +63,7 @@ class LaunchReader:
             self._take(text)
         elif is_mark and (match := _COMMAND.match(text)):
             host = _HOST.match(match["prompt"] or "")
-            self._text = f"{match['launcher']} "
+            self._text = f"{text[: match.start('launcher')]} {match['launcher']} "
             self._groups = {"host": line.node or (host[1] if host else "")}
             self._left = _MOST_LINES
             self._take(match["rest"])
@@ -77,7 +79,8 @@ class LaunchReader:
         if not goes_on:
             self._left = 0
         # Without the option, torchrun and its likes start ranks on this host alone.
-        nodes = _read(_NODES, self._text) if _NODES.search(self._text) else "1"
+        is_told = _NODES.search(self._text) or _ELSEWHERE.search(self._text)
+        nodes = _read(_NODES, self._text) if is_told else "1"
         self._groups |= {
             "nodes": nodes,
             "each": _read(_EACH, self._text),

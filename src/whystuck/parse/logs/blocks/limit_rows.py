@@ -31,6 +31,8 @@ _NAMED = (
     (1, re.compile(rf"Max locked memory\s+{_SIZE}\b")),
     (1, re.compile(rf"MEMLOCK\s+max locked-in-memory address space\s+{_SIZE}\b")),
     (1, re.compile(rf"RLIMIT_MEMLOCK is {_SIZE} bytes")),
+    # UCX, of its own process
+    (1024, re.compile(rf"max locked memory \(ulimit -l\) .{{0,40}}\(current: {_SIZE} kbytes\)")),
     (1, re.compile(rf"[Mm]emlock limit:\s+{_SIZE}\b")),
 )
 # What scripts echo, behind the name of their host.

@@ -76,6 +76,8 @@ _LEAST_CELLS = 2
 # In the order of ranks.
 _LIST = re.compile(r"[:=]\s{0,4}[\[(]?((?:\d{1,12}(?:, ?| {1,4})){2,512}\d{1,12})[\])]?\s*$")
 _IN_ORDER = re.compile(r"\b(?:per|by|each|all|of the) ranks?\b|\branks? \d", re.IGNORECASE)
+# Of the rank that writes it: `[rank3] all_reduce calls in epoch 3: 411`
+_OWN = re.compile(r"\b[\w)\]]{1,40}\s?[:=]\s{0,3}(\d{1,12})(?: calls)?\s*$")
 # `rank 3: ` before a number is taken for a prefix.
 _BARE = re.compile(r"^\s{0,8}[=:|]?\s{0,4}(\d{1,12})(?: (?:calls?|times))?\s*$")
 # `rank | all_reduce | all_gather`, and numbers below it.
@@ -120,6 +122,13 @@ class CountReader:
             self._strangers = 0
             yield from self._read_row(line, row, match)
             return
+        if is_head and (own := _read_own(line)):
+            table = {"table": f"each {self._groups['op']}", "own": str(own[0])}
+            yield TabledSeen(
+                "table.calls", row, line, self._groups | table | {"count": str(own[1])}
+            )
+            self._begin = 0
+            return
         told = _read_counts(line, is_head=is_head)
         for rank, count in told:
             if rank <= MAX_RANK:
@@ -159,6 +168,13 @@ class CountReader:
             if _IS_OP.match(name):
                 told = {"table": f"{self._begin} {name}", "op": name, "own": match[1]}
                 yield TabledSeen("table.calls", row, line, self._groups | told | {"count": count})
+
+
+def _read_own(line: LogLine) -> tuple[int, int] | None:
+    """Return the rank that wrote a line, and the count that it tells of itself."""
+    rank = next((one for one in (line.rank, line.task) if one != UNKNOWN_RANK), -1)
+    match = _OWN.search(line.text) if 0 <= rank <= MAX_RANK else None
+    return (rank, int(match[1])) if match else None
 
 
 def _read_columns(text: str) -> list[str]:

@@ -8,7 +8,10 @@ from collections.abc import Iterator
 from whystuck.parse.logs.blocks.tabled import TabledSeen
 from whystuck.parse.logs.lines import LogLine
 
-FORMULA_MARKS = (b"+ local", b"+local", b"+ gpu", b"+gpu", b"+ GPU", b"+ device")
+FORMULA_MARKS = (
+    *(b"+ local", b"+local", b"+ gpu", b"+gpu", b"+ GPU", b"+ device"),
+    *(b"rank = pod", b"rank=pod", b"rank == pod", b"rank is the pod", b"rank = replica"),
+)
 _PLACE = r"(?P<{0}>pod|node|replica|worker|host)(?:[ _](?:rank|id|index|ordinal|number|idx))?"
 _RANK = r"\b(?:global[ _])?rank ?(?:=|==|is|:) ?"
 _LOCAL = r" ?\+ ?(?:local(?:[ _]?rank)?|gpu|device|index|i|l|lr)\b"
@@ -16,6 +19,12 @@ _LOCAL = r" ?\+ ?(?:local(?:[ _]?rank)?|gpu|device|index|i|l|lr)\b"
 _FORMULA = re.compile(
     rf"{_RANK}(?:(?P<count>\d{{1,3}}) ?[*x\u00d7] ?{_PLACE.format('one')}"
     rf"|{_PLACE.format('other')} ?[*x\u00d7] ?(?P<behind>\d{{1,3}})){_LOCAL}",
+    re.IGNORECASE,
+)
+# `rank = pod index`, where each has one rank
+_SAME = re.compile(
+    rf"{_RANK}(?:the )?{_PLACE.format('one')}(?:'s (?:index|number|ordinal))?"
+    r"(?=[\s.,;)]|$)(?! ?[*x])",
     re.IGNORECASE,
 )
 
@@ -27,8 +36,12 @@ class FormulaReader:
 
     def read(self, line: LogLine, row: int, *, is_mark: bool) -> Iterator[TabledSeen]:
         """Take a line; yield how many ranks each place has."""
-        match = _FORMULA.search(line.text) if is_mark else None
-        if match is not None and int(match["count"] or match["behind"]):
+        if not is_mark:
+            return
+        if match := _FORMULA.search(line.text):
             count = match["count"] or match["behind"]
             place = (match["one"] or match["other"]).lower()
+        elif match := _SAME.search(line.text):
+            count, place = "1", match["one"].lower()
+        if match and int(count):
             yield TabledSeen("table.rank_formula", row, line, {"count": count, "place": place})

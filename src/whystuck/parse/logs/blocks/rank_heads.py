@@ -74,6 +74,10 @@ def _head_ranks(
         for owner in owners
     ]
     named = [owner for owner in owners if owner is not None]
+    if len(named) == len(told):
+        # Nothing stands above the names of rows.
+        columns.insert(0, Column(()))
+        told = ["", *told]
     # A line of text that names ranks here and there is no head.
     return (
         _close(RankTable(way, columns, -1, named[0].is_device))
@@ -122,5 +126,7 @@ def list_rows(text: str, table: RankTable) -> Iterator[list[str]]:
     count = len(table.columns)
     if len(told) == count:
         yield told
+    elif len(told) == count - 1 and table.rank_at < 0:
+        yield ["", *told]  # the rows have no names
     elif len(told) == count + 1 and not any(char.isdigit() for char in told[-1]):
         yield told[:-1]

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from whystuck.evidence.ranks import MAX_RANK
 from whystuck.parse.logs.blocks import cells
 from whystuck.parse.logs.blocks.column_names import (
     Name,
@@ -22,9 +21,11 @@ from whystuck.parse.logs.blocks.column_names import (
     is_sum,
     read_name,
     tells_many_hosts,
+    tells_no_times,
     tells_sums,
 )
 from whystuck.parse.logs.blocks.rank_heads import (
+    Column,
     RankTable,
     list_rows,
     pair_names,
@@ -80,17 +81,23 @@ class _Said:
         phase: Of what they are.
         has_sums: Whether it has sums over what all ranks have alike.
         has_hosts: Whether the job has several hosts.
+        has_times: Whether it may have times of usual steps.
     """
 
     scale: float = 0.0
     phase: str = ""
     has_sums: bool = False
     has_hosts: bool = False
+    has_times: bool = True
 
 
 def _read_above(above: Sequence[str]) -> _Said:
     return _Said(
-        find_said_scale(above), find_said_phase(above), tells_sums(above), tells_many_hosts(above)
+        scale=find_said_scale(above),
+        phase=find_said_phase(above),
+        has_sums=tells_sums(above),
+        has_hosts=tells_many_hosts(above),
+        has_times=not tells_no_times(above),
     )
 
 
@@ -177,8 +184,8 @@ class RankTableReader:
     def _read_rank(
         self, line: LogLine, row: int, table: RankTable, told: list[str]
     ) -> list[TabledSeen] | None:
-        """Read a row that is of one rank."""
-        rank = cells.read_number(told[table.rank_at])
+        """Read a row that is of one rank, or of several that are alike."""
+        ranks = cells.list_numbers(told[table.rank_at])
         values = [
             (column, cell, scale)
             for at, (column, cell, scale) in enumerate(
@@ -186,27 +193,36 @@ class RankTableReader:
             )
             if at not in (table.rank_at, table.host_at)
         ]
-        if not 0 <= rank <= MAX_RANK or not any(cells.read_value(cell) for _, cell, _ in values):
+        if not ranks or not any(cells.read_value(cell) for _, cell, _ in values):
             return None
-        steps = [cell for column, cell, _ in values if column.names[0].kind == "step"]
-        key = f"{self._begin}" + (f".{steps[0]}" if steps and steps[0].isdecimal() else "")
-        base = self._make_base(table, rank)
+        groups = self._read_values(values)
+        base: dict[str, str] = {}
         if table.host_at >= 0 and told[table.host_at]:
             base["host"] = told[table.host_at]
         stages = [cell for column, cell, _ in values if column.names[0].kind == "stage"]
         base |= {"stage": "/".join(stages)} if stages else {}
-        found = []
+        return [
+            TabledSeen(name, row, line, self._make_base(table, rank) | base | told)
+            for rank in ranks
+            for name, told in groups
+        ]
+
+    def _read_values(
+        self, values: Sequence[tuple[Column, str, float]]
+    ) -> list[tuple[str, dict[str, str]]]:
+        """Return what the cells of a row tell, without whose they are."""
+        steps = [cell for column, cell, _ in values if column.names[0].kind == "step"]
+        step = steps[0] if steps and steps[0].isdecimal() else ""
+        found: list[tuple[str, dict[str, str]]] = []
         parts: dict[str, str] = {}
         for column, cell, scale in values:
             for name, part in pair_names(column, cell):
                 parts |= self._name_part(name, part, scale, parts)
-                if groups := self._make_sum(name, part, key):
-                    found.append(TabledSeen("table.value", row, line, base | groups))
+                if groups := self._make_sum(name, part, step):
+                    found.append(("table.value", groups))
                 elif groups := self._make_time(name, part, scale):
-                    found.append(TabledSeen("table.time", row, line, base | groups))
-        if {"work", "took"} <= parts.keys():
-            found.append(TabledSeen("table.work", row, line, base | parts))
-        return found
+                    found.append(("table.time", groups))
+        return [*found, ("table.work", parts)] if {"work", "took"} <= parts.keys() else found
 
     def _make_base(self, table: RankTable, rank: int) -> dict[str, str]:
         base = {"table": f"{self._begin}", "own": str(rank)}
@@ -214,15 +230,17 @@ class RankTableReader:
             base["by"] = "device of many" if self._said.has_hosts else "device"
         return base
 
-    def _make_sum(self, name: Name, part: str, key: str) -> dict[str, str]:
+    def _make_sum(self, name: Name, part: str, step: str) -> dict[str, str]:
         """Return the groups of the sum in a cell of a rank, none where it is none."""
-        step = find_step(name.text) if self._said.has_sums else ""
-        is_told = name.kind == "sum" or (self._said.has_sums and (step or is_sum(name)))
+        step = step or (find_step(name.text) if self._said.has_sums else "")
+        is_told = name.kind == "sum" or (
+            self._said.has_sums and (is_sum(name) or find_step(name.text) != "")
+        )
         value = read_sum(part) if is_told else ""
         if not value:
             return {}
-        key = f"{key}:{name.text}"
-        return {"table": key, "what": "sum", "sum": value} | ({"step": step} if step else {})
+        told = {"table": f"{self._begin}.{step}:{name.text}", "what": "sum", "sum": value}
+        return told | {"step": step} if step else told
 
     def _name_part(
         self, name: Name, part: str, scale: float, known: dict[str, str]
@@ -235,14 +253,15 @@ class RankTableReader:
             return {"work": f"{value[0]:.0f}"}
         if name.kind == "time" and "took" not in known and _is_of_work(name.text):
             ms = name.scale or scale or find_scale(value[1]) or self._said.scale
-            return {"took": str(value[0] * (ms or 1.0)), "phase": name.text or self._said.phase}
+            told = {"took": str(value[0] * (ms or 1.0)), "phase": name.text or self._said.phase}
+            return told if ms else told | {"bare": told["took"]}
         return {}
 
     def _make_time(self, name: Name, part: str, scale: float) -> dict[str, str]:
         """Return the groups of the time in a cell, none where it is no time."""
         value = cells.read_value(part)
         is_time = name.kind == "time" or (name.kind == "step" and "." in part)
-        if value is None or not is_time:
+        if value is None or not is_time or not self._said.has_times:
             return {}
         phase = name.text or self._said.phase
         ms = name.scale or scale or find_scale(value[1]) or self._said.scale

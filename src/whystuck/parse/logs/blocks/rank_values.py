@@ -12,24 +12,16 @@ from collections.abc import Iterator
 
 from whystuck.evidence.logs.lines import UNKNOWN_RANK
 from whystuck.evidence.ranks import MAX_RANK
+from whystuck.parse.logs.blocks.column_names import tells_sums
 from whystuck.parse.logs.blocks.tabled import MAX_STRANGERS, TabledSeen
 from whystuck.parse.logs.lines import LogLine
 
 _MEMBERS = (b"workers", b"ranks", b"replicas")
-_SUMS: tuple[bytes, ...] = (
-    b"checksum",
-    b"param hash",
-    b"params hash",
-    b"weight hash",
-    b"model hash",
-    b"state hash",
-)
-_SUMS += (
-    b"Checksum",
-    b"weights hash",
-    b"parameter hash",
-    b"parameters hash",
-    b"hash of ",
+_SUMS = (
+    *(b"checksum", b"Checksum", b"param hash", b"params hash", b"weight hash", b"weights hash"),
+    *(b"model hash", b"state hash", b"parameter hash", b"parameters hash", b"hash of "),
+    *(b"norm of all", b"norm of the", b"norm of we", b"norm of pa", b"norm of mo", b"weight norm"),
+    *(b"param norm", b"parameter norm", b"sum of |", b"sum of all", b"sum over all", b"ingerprint"),
     b"hashes of ",
 )
 VALUE_MARKS = _SUMS + tuple(
@@ -39,12 +31,6 @@ VALUE_MARKS = _SUMS + tuple(
 )
 _HEAD = re.compile(
     r"\b(?:across|between)(?: the| all)? (?:workers|ranks|replicas)\s{0,2}:\s{0,8}$", re.IGNORECASE
-)
-# Sums over what all ranks have alike; of a file or a package there are sums as well.
-_SUM_HEAD = re.compile(
-    r"\b(?:param(?:eter)?s?|weights?|model|state)\b.{0,60}?\b(?:checksum|hash)"
-    r"|\b(?:checksum|hash)(?:es|s)?\b.{0,60}?\b(?:param(?:eter)?s?|weights?|model|state)\b",
-    re.IGNORECASE,
 )
 # Of several ranks in one line: `r0 8f1c22d0  r1 8f1c22d0`
 _CELL = re.compile(
@@ -93,7 +79,7 @@ class ValueReader:
                 if int(rank) <= MAX_RANK:
                     cell = groups | {"own": rank, "sum": value.lower()}
                     yield TabledSeen("table.value", row, line, cell)
-        elif is_mark and _SUM_HEAD.search(line.text):
+        elif is_mark and tells_sums([line.text]):
             self._begin, self._what, self._strangers, self._is_wide = row, "sum", 0, True
         elif self._begin and (told := _read_row(line)) is not None:
             self._strangers = 0

@@ -8,6 +8,7 @@ from whystuck.parse.logs.blocks.batch_counts import BATCH_MARKS, BatchReader
 from whystuck.parse.logs.blocks.counter_rows import COUNTER_MARKS, CounterReader
 from whystuck.parse.logs.blocks.device_counts import COUNT_MARKS, DeviceCountReader
 from whystuck.parse.logs.blocks.device_rows import DEVICE_MARKS, DeviceReader
+from whystuck.parse.logs.blocks.device_tables import CLOCK_MARKS, DeviceTableReader
 from whystuck.parse.logs.blocks.exit_status import STATUS_MARKS, StatusReader
 from whystuck.parse.logs.blocks.file_sizes import SIZE_MARKS, SizeReader
 from whystuck.parse.logs.blocks.kernel_waits import WAIT_MARKS, WaitReader
@@ -32,6 +33,7 @@ from whystuck.parse.logs.blocks.same_rows import SAME_MARKS, SameReader
 from whystuck.parse.logs.blocks.shm_rows import SHM_MARKS, ShmReader
 from whystuck.parse.logs.blocks.tabled import RowReader, TabledSeen
 from whystuck.parse.logs.blocks.transfer_notes import NOTE_MARKS, TransferReader
+from whystuck.parse.logs.blocks.work_cells import WORK_MARKS, WorkReader
 from whystuck.parse.logs.lines import LogLine
 
 # Each reader, with the texts of which one is in the first line of each of its tables, or in each
@@ -61,10 +63,13 @@ _READERS: tuple[tuple[tuple[bytes, ...], Callable[[], RowReader]], ...] = (
     (NOTE_MARKS, TransferReader),
     (BATCH_MARKS, BatchReader),
     (NONE_MARKS, NoneReader),
+    (WORK_MARKS, WorkReader),
 )
+# Those that take a line with what stands before it, as its first cells look like a prefix.
+_WIDE_READERS = ((MATRIX_MARKS, MatrixReader), (CLOCK_MARKS, DeviceTableReader))
 TABLE_MARKS = (
     *RANK_MARKS,
-    *MATRIX_MARKS,
+    *(mark for marks, _ in _WIDE_READERS for mark in marks),
     *(mark for marks, _ in _READERS for mark in marks),
 )
 
@@ -73,7 +78,8 @@ def _decode(marks: Iterable[bytes]) -> tuple[str, ...]:
     return tuple(mark.decode() for mark in marks)
 
 
-_OF_RANKS, _OF_MATRIX = _decode(RANK_MARKS), _decode(MATRIX_MARKS)
+_OF_RANKS = _decode(RANK_MARKS)
+_WIDE_TEXTS = tuple(_decode(marks) for marks, _ in _WIDE_READERS)
 _TEXTS = tuple(_decode(marks) for marks, _ in _READERS)
 
 
@@ -81,14 +87,15 @@ class TableReader:
     """Gives lines to the readers of all kinds of tables."""
 
     def __init__(self) -> None:
-        self._ranks, self._matrix = RankTableReader(), MatrixReader()
+        self._ranks = RankTableReader()
+        self._wide = tuple(make() for _, make in _WIDE_READERS)
         self._readers = tuple(make() for _, make in _READERS)
 
     @property
     def is_open(self) -> bool:
         """Whether the next lines may be rows."""
-        wide = self._ranks.is_open or self._matrix.is_open
-        return wide or any(reader.is_open for reader in self._readers)
+        is_wide = self._ranks.is_open or any(reader.is_open for reader in self._wide)
+        return is_wide or any(reader.is_open for reader in self._readers)
 
     def read(
         self, line: LogLine, raw: str, row: int, above: Above, *, is_mark: bool
@@ -105,8 +112,9 @@ class TableReader:
         # To find a text takes a tenth of the time of a pattern, and all readers have many of these.
         if (begins := is_mark and _has_one(raw, _OF_RANKS)) or self._ranks.is_open:
             yield from self._ranks.read_row(line, raw, row, above, is_mark=begins)
-        if (begins := is_mark and _has_one(raw, _OF_MATRIX)) or self._matrix.is_open:
-            yield from self._matrix.read_row(line, raw, row, is_mark=begins)
+        for texts, wide in zip(_WIDE_TEXTS, self._wide, strict=True):
+            if (begins := is_mark and _has_one(raw, texts)) or wide.is_open:
+                yield from wide.read_row(line, raw, row, is_mark=begins)
         for texts, reader in zip(_TEXTS, self._readers, strict=True):
             if (begins := is_mark and _has_one(raw, texts)) or reader.is_open:
                 yield from reader.read(line, row, is_mark=begins)

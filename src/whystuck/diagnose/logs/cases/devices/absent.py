@@ -58,11 +58,11 @@ def make_absent(view: LogView) -> Iterator[Case]:
     blamed = tuple(ranks) if len(ranks) <= lack.wanted - lack.count else ()
     yield Case(
         code=codes.DEVICE_MISSING,
-        summary=f"{lack.host} has {lack.count} devices, {lack.why}{who}",
+        summary=f"{lack.host or 'the host'} has {lack.count} devices, {lack.why}{who}",
         # Before the mistake in the environment that the same lines tell without these numbers.
         tier=OWN - 1,
         ranks=blamed,
-        nodes=(lack.host,),
+        nodes=(lack.host,) if lack.host else (),
         victims=list_victims(view, ranks),
         lines=(*lack.lines, *felt)[:_MAX_LINES],
         exceptions=raised,
@@ -70,8 +70,11 @@ def make_absent(view: LogView) -> Iterator[Case]:
         time=find_time(felt, raised),
         details={"count": lack.count, "expected": lack.wanted},
         remedies=(
-            f"ssh {lack.host} \"dmesg -T | grep -iE 'xid|fallen off|AER'\"",
-            f"leave {lack.host} out until a restart or a repair shows {lack.wanted} devices again",
+            f"{f'ssh {lack.host} ' if lack.host else ''}dmesg -T   # Xid, fallen off the bus, AER",
+            (
+                f"leave {lack.host or 'it'} out until a restart or a repair shows {lack.wanted} "
+                "devices again"
+            ),
         ),
         scope=frozenset(ranks),
         entails=tuple(felt),
@@ -80,7 +83,11 @@ def make_absent(view: LogView) -> Iterator[Case]:
 
 def _find_lack(view: LogView) -> _Lack | None:
     """Find the one host with fewer devices than others, than its PCI, or than were asked for."""
-    told = [one for one in view.list_signatures("table.device_count") if one.groups["host"]]
+    told = list(view.list_signatures("table.device_count"))
+    named = [one for one in told if one.groups["host"]]
+    if not named and not _is_one_host(view, told):
+        return None
+    told = named or told
     hosts = {one.groups["host"]: one for one in told if one.groups["what"] != "pci"}
     hosts = {**{one.groups["host"]: one for one in told}, **hosts}
     if not hosts:
@@ -93,6 +100,14 @@ def _find_lack(view: LogView) -> _Lack | None:
         lines = (hosts[low[0]], hosts[other])
         return _Lack(low[0], least, most, f"{other} has {most}", lines)
     return next(_list_alone(view, told, hosts), None) if len(hosts) == 1 else None
+
+
+def _is_one_host(view: LogView, told: Sequence[LogEvent]) -> bool:
+    """Tell whether numbers without the name of a host can be of one only."""
+    launches = list(view.list_signatures("table.launch"))
+    looks = {(one.groups["what"] == "pci", one.groups["count"]) for one in told}
+    is_clear = len({is_pci for is_pci, _ in looks}) == len(looks)
+    return is_clear and len(view.hosts) <= 1 and all(one.groups["nodes"] == "1" for one in launches)
 
 
 def _list_alone(

@@ -1,4 +1,7 @@
-"""N410 by bandwidths of pairs of hosts: all pairs with one host are slow, and no other is."""
+"""N410 and S303 by bandwidths of pairs of hosts.
+
+All pairs with one host are slow, and no other is; or one pair alone is.
+"""
 
 from __future__ import annotations
 
@@ -32,10 +35,46 @@ def make_pairs(view: LogView) -> Iterator[Case]:
         host = _find_shared(slow)
         well = [row for row in rows if row not in slow]
         if not host or len(well) < _LEAST_WELL or any(host in _list_ends(row) for row in well):
+            if _is_sole(slow, well):
+                yield _make_pair(slow[0], usual)
+                return
             continue
         if not any(make_ports(view)):
             yield _make_case(host, slow, usual)
         return
+
+
+def _is_sole(slow: Sequence[LogEvent], well: Sequence[LogEvent]) -> bool:
+    """Tell whether one pair alone is slow, and each of both is well with all others."""
+    if len(slow) != 1:
+        return False
+    ends = _list_ends(slow[0])
+    return all(sum(end in _list_ends(row) for row in well) >= _LEAST_WELL for end in ends)
+
+
+def _make_pair(row: LogEvent, usual: float) -> Case:
+    ends = sorted(_list_ends(row))
+    return Case(
+        code=codes.SLOW_LINK,
+        summary=f"{' and '.join(ends)} reach {_read_speed(row):g} with each other, where other "
+        f"pairs, and each of both with the others, reach {usual:g}: a link between them is slow",
+        tier=_TIER,
+        nodes=tuple(ends),
+        lines=(row,),
+        confidence=Confidence.LIKELY,
+        details={
+            "kind": "speed",
+            "pair": [],
+            "from": -1,
+            "to": -1,
+            "ends": [],
+            "direction": "",
+            "interface": "",
+            "step": -1,
+        },
+        remedies=("look at the switches and cables between both: `ibdiagnet`, `ibtracert`",),
+        is_foreign=True,
+    )
 
 
 def _list_slower(rows: Sequence[LogEvent]) -> list[LogEvent]:

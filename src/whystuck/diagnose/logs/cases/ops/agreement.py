@@ -15,6 +15,7 @@ from whystuck.evidence.ranks import MAX_RANK, parse_ranks
 
 _PAIR = re.compile(r"Rank (\d{1,7}) is running collective: .{1,4000}?, but Rank (\d{1,7})\b")
 _SHORT = re.compile(r"\bbut Rank (\d{1,7})\b")
+_OTHERS = re.compile(r"\b(?:all|every|the) (?:the )?(?:others?\b|rest\b|remaining)", re.IGNORECASE)
 # Of so few ranks alone, without the number of all, nobody knows whether they are most.
 _LEAST_OF_UNKNOWN = 3
 _MOST_RANKS = 4096
@@ -70,6 +71,8 @@ def find_values(
         odd = [rank for rank in shown if shown[rank] not in {shown.get(one) for one in ranks}]
         others = view.ranks - set(odd) if event.groups["others"] else frozenset[int]()
         sides.join(sorted(ranks | others))
+    for peer in _list_denied(view):
+        sides.join(sorted(view.ranks - {peer}))
     values: dict[int, str] = {}
     for rank, value in shown.items():
         root = sides.find(rank)
@@ -87,6 +90,14 @@ def is_majority(view: LogView, values: Mapping[int, str], common: str) -> bool:
     same = sum(value == common for value in values.values())
     others = len(world | values.keys()) - same
     return same > others and (told > 0 or same >= _LEAST_OF_UNKNOWN)
+
+
+def _list_denied(view: LogView) -> Iterator[int]:
+    """Yield ranks from which all others are said to differ."""
+    for event in view.list_signatures("c10d.mismatch_short"):
+        match = _SHORT.search(event.text)
+        if match is not None and event.rank == UNKNOWN_RANK and _OTHERS.search(event.text):
+            yield int(match[1])
 
 
 def _list_pairs(view: LogView, texts: Iterable[str]) -> Iterator[tuple[int, int]]:

@@ -54,6 +54,7 @@ def make_counted_calls(view: LogView) -> Iterator[Case]:
     tables = [
         table
         for table in _list_tables(view)
+        if not _wait_together(table, waits)
         if waits
         or any(event.groups.get("stuck") for event in table.events.values())
         or any(one.doing in _WAITING for one in at.values())
@@ -151,6 +152,17 @@ def _is_past(table: _Table, at: Mapping[int, Position], rank: int) -> bool:
         return False
     counted, called = _simplify(table.op).removesuffix("s"), _simplify(name_call(own.frames))
     return bool(theirs) or not (_ANY.startswith(counted) or called.startswith(counted))
+
+
+def _wait_together(table: _Table, waits: list[LogEvent]) -> bool:
+    """Tell whether a rank that differs gave up the same op as others: it has come to it."""
+    ops = [(event.rank in table.odd, _name_op(event)) for event in waits if event.groups.get("seq")]
+    return not {op for is_odd, op in ops if is_odd}.isdisjoint(op for odd, op in ops if not odd)
+
+
+def _name_op(event: LogEvent) -> tuple[str, str, str]:
+    op, seq, size = (event.groups.get(name) or "" for name in ("op", "seq", "nin"))
+    return op, seq, size
 
 
 def _simplify(op: str) -> str:

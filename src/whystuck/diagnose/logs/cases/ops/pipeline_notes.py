@@ -64,7 +64,13 @@ def make_pipeline_notes(view: LogView) -> Iterator[Case]:
     journals = _read_journals(view)
     waits = [note for one in journals.values() if (note := one.find_waiting()) is not None]
     waits += _guess_waits(view, journals)
-    found = [note for note in waits if _is_past(journals, note)]
+    elsewhere = _list_elsewhere(view)
+    is_stuck = bool(_list_timed_out(view))
+    found = [
+        note
+        for note in waits
+        if note.rank not in elsewhere and _is_past(journals, note, is_stuck=is_stuck)
+    ]
     culprits = {note.peer for note in found}
     waiting = {note.rank for note in waits}
     if len(culprits) != 1:
@@ -161,7 +167,13 @@ def _list_timed_out(view: LogView) -> list[int]:
     return sorted(ranks)
 
 
-def _is_past(journals: dict[int, _Journal], wait: _Note) -> bool:
+def _list_elsewhere(view: LogView) -> set[int]:
+    """List the ranks that gave up another operation than a transfer, as watchdogs tell."""
+    told = ((rank, op.op) for group in list_told_groups(view) for rank, op in group.ops.items())
+    return {rank for rank, op in told if op not in _MIRROR}
+
+
+def _is_past(journals: dict[int, _Journal], wait: _Note, *, is_stuck: bool) -> bool:
     """Tell whether a peer had what is waited for, and went on without its half of the transfer.
 
     It has to note such halves, and to have made the one before. Where it waits for the same itself,
@@ -174,20 +186,26 @@ def _is_past(journals: dict[int, _Journal], wait: _Note) -> bool:
     is_usual = bool(made) and wait.item not in made and min(made) < wait.item
     own = journal.find_waiting()
     is_same = own is not None and (own.what, own.item) == (wait.what, wait.item)
-    return is_usual and not is_same and (max(made) > wait.item or _had(journal.notes, wait))
+    return (
+        is_usual
+        and not is_same
+        and (max(made) > wait.item or _had(journal.notes, wait, is_stuck=is_stuck))
+    )
 
 
-def _had(notes: Sequence[_Note], wait: _Note) -> bool:
-    """Tell whether a rank notes that it leaves a micro-batch out, or had it and ended its step.
+def _had(notes: Sequence[_Note], wait: _Note, *, is_stuck: bool) -> bool:
+    """Tell whether a rank notes that it leaves a micro-batch out, or had it and does other things.
 
-    Who only received the next one, or waits for a gradient, may still be at work on this one.
+    Who only received the next one may still be at work on this one, and so may one that waits for
+    another while nobody has given up.
     """
     had = False
     for note in notes:
         is_it = note.item == wait.item and note.what == wait.what
         if is_it and note.state == "left out":
             return True
-        if had and note.state == "done":
+        is_other = is_stuck and note.state == "waiting" and note.what != wait.what
+        if had and (note.state == "done" or is_other):
             return True
         had |= is_it and note.state == "made" and note.way == "recv"
     return False
