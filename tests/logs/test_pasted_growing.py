@@ -105,3 +105,103 @@ def test_sentences_about_several_ranks_name_none(tmp_path: Path, heading: str) -
     report = say(tmp_path, heading, *SAVE, *REST, *LOOKS["ls"])
 
     assert report.findings[0].culprits.ranks == []
+
+
+# --------------------------------------------------- several files in one loop, and what is written
+
+OTHER = 98711043920
+IN_ONE_LOOP = (
+    "$ for i in 1 2 3; do date +%T; stat -c %s /s/ep1.pt.tmp; ls -l /s/ep0.pt | cut -d' ' -f5; "
+    "grep ^write_bytes /proc/2291/io; sleep 60; done"
+)
+
+
+def look(*sizes: int, written: bool = True) -> list[str]:
+    lines = [IN_ONE_LOOP]
+    for k, size in enumerate(sizes):
+        lines += [f"03:2{k}:44", str(size), str(OTHER)]
+        lines += [f"write_bytes: {size + 7 * 10**12}"] if written else []
+    return lines
+
+
+PIDSTAT = [
+    "$ pidstat -d 60 3 -p 2291",
+    "Linux 5.15.0 (n1)  11/24/26  _x86_64_  (96 CPU)",
+    "03:20:44 AM   UID       PID   kB_rd/s   kB_wr/s kB_ccwr/s iodelay  Command",
+    *(
+        f"03:2{k}:44 AM  1000      2291      0.00  3788{k}.00      0.00       0  python"
+        for k in (1, 2, 3)
+    ),
+]
+PROC = [
+    "$ while :; do date +%T; cat /proc/2291/io | grep write_bytes; sleep 60; done",
+    *(
+        text
+        for k, size in enumerate(SIZES)
+        for text in (f"03:2{k}:44", f"write_bytes: {size + 10**12}")
+    ),
+]
+PIDS = [
+    "Process 2291: python train.py",
+    *SAVE,
+    "Process 2292: python train.py",
+    *REST[1:],
+]
+
+
+@pytest.mark.parametrize("looks", [look(*SIZES), look(*SIZES, written=False), PIDSTAT, PROC])
+def test_process_that_writes_is_not_stuck(tmp_path: Path, looks: list[str]) -> None:
+    report = say(tmp_path, *PIDS, *looks)
+
+    assert report.verdict is Verdict.WAITING
+    assert [one.code for one in report.findings[:1]] == ["H118"]
+    assert report.findings[0].measures["mb_per_s"] == pytest.approx(35, abs=4)
+
+
+@pytest.mark.parametrize(
+    "looks",
+    [
+        look(SIZES[0], SIZES[0], SIZES[0]),
+        look(*SIZES[:2]),
+        [line.replace("2291", "2292") for line in PIDSTAT],
+        [line.replace("2291", "2292") for line in PROC],
+        [line.replace("3788", "1") for line in PIDSTAT],
+    ],
+    ids=["still", "two looks", "other of pidstat", "other process", "little"],
+)
+def test_process_that_does_not_write_is_not_excused(tmp_path: Path, looks: list[str]) -> None:
+    assert "H118" not in {one.code for one in say(tmp_path, *PIDS, *looks).findings}
+
+
+SAID = [
+    "02:06:12.902 rank3 saving full state dict to /s/ep1.pt.tmp",
+    "[rank3]: Saving model to /s/ep1.pt",
+    "2026-11-24 03:01:12 [rank 3] torch.save -> /s/ep1.pt",
+    "rank 3: writing /s/ep1.pt",
+    "INFO [r3] dumping weights to /s/ep1.safetensors",
+]
+
+
+@pytest.mark.parametrize("said", SAID)
+def test_process_that_writes_is_the_rank_that_said_it_would(tmp_path: Path, said: str) -> None:
+    report = say(tmp_path, said, *PIDS, *look(*SIZES))
+
+    assert [(one.code, one.culprits.ranks) for one in report.findings[:1]] == [("H118", [3])]
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        pytest.param([*SAID[:2], "[rank3]: saved checkpoint to /s/ep1.pt", *PIDS], id="over"),
+        pytest.param([SAID[1], SAID[1].replace("3", "4"), *PIDS], id="two ranks"),
+        pytest.param([SAID[1], *PIDS[:6], "Process 2293: python", *SAVE], id="two writers"),
+        pytest.param([SAID[1], *PIDS[:6]], id="nobody waits"),
+        pytest.param(["saving to /s/ep1.pt, as rank 3 told", *PIDS], id="of somebody else"),
+    ],
+)
+def test_process_that_writes_is_of_no_rank_where_it_is_open(
+    tmp_path: Path, lines: list[str]
+) -> None:
+    report = say(tmp_path, *lines, *look(*SIZES))
+
+    assert not any(one.culprits.ranks for one in report.findings)

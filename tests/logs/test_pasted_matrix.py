@@ -59,6 +59,12 @@ def test_host_that_only_receives_slowly(tmp_path: Path) -> None:
     assert first_of(say(tmp_path, HEADS[0], *lines)).culprits.nodes == ["mi-c"]
 
 
+def test_one_of_three_hosts(tmp_path: Path) -> None:
+    told = write_matrix("gx03", hosts=["gx01", "gx02", "gx03"], corner="")
+    finding = first_of(say(tmp_path, "host to host, GB/s", "", *draw_blanks(*told)))
+    assert (finding.code, finding.culprits.nodes) == ("N410", ["gx03"])
+
+
 def test_one_pair_that_is_slow(tmp_path: Path) -> None:
     head, rows = write_matrix()
     rows[1][3] = rows[2][2] = "88.0"

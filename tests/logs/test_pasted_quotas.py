@@ -103,3 +103,8 @@ def test_both_counters_in_a_line(tmp_path: Path) -> None:
     ]
     finding = first_of(say(tmp_path, "rank = 2*pod + local_rank", *rows))
     assert (finding.culprits.nodes, finding.culprits.ranks) == (["train-1"], [2, 3])
+
+
+def test_ranks_of_pods_as_a_sentence_lists_them(tmp_path: Path) -> None:
+    said = ", ".join(f"{place} = rank {2 * at}..{2 * at + 1}" for at, place in enumerate(PLACES))
+    assert first_of(say(tmp_path, *write_counters(2), f"({said})")).culprits.ranks == [4, 5]

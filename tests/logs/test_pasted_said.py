@@ -261,7 +261,8 @@ def test_level_without_brackets_before_a_rank(tmp_path: Path) -> None:
         '(WorkerDict pid=41211, ip=10.9.0.4)   File "/v/actor.py", line 61, in update',
         (
             "(WorkerDict pid=41211, ip=10.9.0.4) torch.OutOfMemoryError: CUDA out of memory. Tried "
-            "to allocate 18.55 GiB. GPU 0 has a total capacity of 79.11 GiB of which 9.02 GiB is free"
+            "to allocate 18.55 GiB. GPU 0 has a total capacity of 79.11 GiB of which 9.02 GiB is "
+            "free"
         ),
         head.format(41207, 0) + "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate more"
         " than 1EB memory.",

@@ -126,6 +126,19 @@ def test_rows_of_several_ranks_that_are_alike(tmp_path: Path, form: str) -> None
     assert first_of(say(tmp_path, *draw_blanks(head, rows))).culprits.ranks == [15]
 
 
+def test_numbers_of_devices_beside_those_of_ranks(tmp_path: Path) -> None:
+    head = ["gpu", "node", "rank", "input", "fwd", "bwd", "rs/ag exposed"]
+    rows = [
+        [str(rank % 2), f"hop-{rank // 2}", str(rank), "2.0", "140", "281", "61"]
+        for rank in range(8)
+    ]
+    rows[3][4:] = ["162", "321", "1"]
+    report = say(tmp_path, "mean over 50 steps, milliseconds:", *draw_bars(head, rows))
+    assert first_of(report).culprits.ranks == [3]
+    rows[3][6] = "61"
+    assert blames_nobody(say(tmp_path, *draw_bars(head, rows)))
+
+
 def test_rank_need_not_stand_first(tmp_path: Path) -> None:
     head, rows = write_times(list_times(3))
     swap = [[row[1], row[0], *row[2:]] for row in (head, *rows)]
@@ -251,6 +264,16 @@ def write_work(rates: Sequence[float], head: str, cell: str) -> tuple[Row, list[
 )
 def test_times_that_follow_the_work(tmp_path: Path, draw: Draw, head: str, cell: str) -> None:
     report = say(tmp_path, *draw(*write_work([20, 20, 20, 20], head, cell)))
+    assert [(one.code, one.culprits.ranks) for one in report.findings] == [("S308", [])]
+
+
+def test_times_and_work_in_columns_of_their_own(tmp_path: Path) -> None:
+    head = ["iter", *(f"r{rank}_ms" for rank in range(4)), *(f"r{rank}_tok" for rank in range(4))]
+    rows = [
+        [str(11 + at), *(f"{one / 20:.0f}" for one in work), *map(str, work)]
+        for at, work in enumerate(WORK)
+    ]
+    report = say(tmp_path, *draw_blanks(head, rows))
     assert [(one.code, one.culprits.ranks) for one in report.findings] == [("S308", [])]
 
 

@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 from whystuck.diagnose import codes
 from whystuck.diagnose.check_rule import is_told_by_check
 from whystuck.diagnose.context.scene import Scene
+from whystuck.diagnose.logs.health import find_answered, find_ended
 from whystuck.diagnose.rulebook import Rulebook
 from whystuck.diagnose.summaries.advice import is_doubtful
 from whystuck.diagnose.summaries.checks import is_checked, is_only_checks
@@ -70,8 +71,10 @@ def _judge_quiet(scene: Scene, quiet: Collection[Verdict | None]) -> Verdict:
     """Name the state of a job in which nobody is to blame for anything."""
     if scene.movement.has_moved_again or Verdict.WAITING in quiet:
         return Verdict.WAITING
-    is_well = _is_healthy(scene) or _goes_on(scene) or _find_passed(scene) or _find_ended(scene)
-    if not (is_well or scene.evidence.incident.is_past):
+    evidence, view = scene.evidence, scene.story.view
+    is_well = _is_healthy(scene) or _goes_on(scene) or _find_passed(scene)
+    is_well = is_well or find_ended(evidence, view) or find_answered(evidence, view)
+    if not (is_well or evidence.incident.is_past):
         return Verdict.INCONCLUSIVE
     return Verdict.SLOW if Verdict.SLOW in quiet else Verdict.HEALTHY
 
@@ -103,28 +106,6 @@ def _find_passed(scene: Scene) -> LogEvent | None:
     return next((one for one in view.events if one.signature in _PASSED), None)
 
 
-def _find_ended(scene: Scene) -> LogEvent | None:
-    """Return the status 0 that a shell printed below the line in which a program says it is done.
-
-    The status alone may be that of another program, such as one behind a pipe; and a rank that says
-    that it is done may hang behind that line.
-    """
-    evidence, view = scene.evidence, scene.story.view
-    failed = (
-        *view.exceptions,
-        *view.fatals,
-        *view.exits,
-        *evidence.stacks,
-        *view.list_signatures("paste.stopped"),
-    )
-    done = max((one.row for one in view.list_signatures("job.done")), default=0)
-    asked = [one for one in view.list_signatures("shell.status") if one.row > done]
-    if evidence.incident.kind != "files" or len(view.files) != 1 or failed or not done:
-        return None
-    is_well = bool(asked) and all(one.groups["status"] == "0" for one in asked)
-    return asked[0] if is_well else None
-
-
 def _find_overcome(scene: Scene) -> LogEvent | None:
     """Return the last trouble of the one log that a job got over, with steps after it.
 
@@ -154,9 +135,13 @@ def explain_health(scene: Scene) -> str:
         return ""
     if passed := _find_passed(scene):
         return f"its workers ended well, as {passed.artifact} row {passed.row} says"
-    if ended := _find_ended(scene):
+    evidence, view = scene.evidence, scene.story.view
+    if ended := find_ended(evidence, view):
         place = f"{ended.artifact} row {ended.row}"
-        return f"its program says that it is done, and the shell that it ended with 0, in {place}"
+        return f"its program ended with 0, as stands in {place}"
+    if answered := find_answered(evidence, view):
+        place = f"{answered.artifact} row {answered.row}"
+        return f"its steps came at one pace, and NCCL RAS told of no error after them, in {place}"
     return "steps went on until somebody looked" if _goes_on(scene) else ""
 
 

@@ -1,6 +1,9 @@
-"""What stands above a line in a block of a log, as far as it is looked at."""
+"""What stands above a line in a block of a log, as far as it is looked at, and before its text."""
 
 from __future__ import annotations
+
+from whystuck.parse.logs.search.raw_lines import LINE
+from whystuck.parse.logs.search.scan import MAX_LINE
 
 BEFORE_BYTES = 4096
 _BEFORE_LINES = 4
@@ -28,3 +31,10 @@ def count_above(data: bytes, start: int, fresh: int) -> int:
     blank = above.count(b"\n", len(above.rstrip(b"\r\n"))) - 1
     most = _GDB_LINES if b"LWP" in above else _STACK_LINES
     return max(0, min(most, fresh - max(0, blank)))
+
+
+def read_raw(data: bytes, start: int) -> str:
+    """Return the line at a place of a block, with what stands before its text."""
+    end = match.end() if (match := LINE.match(data, start)) else len(data)
+    text = data[start : min(end, start + MAX_LINE)].decode("utf-8", errors="replace")
+    return text.lstrip("\0").rstrip("\r")

@@ -385,4 +385,6 @@ class LogIndex:
             goes_on=facts.pace.goes_on,
             steps_since=facts.pace.since,
             groups={name: frozenset(sets) for name, sets in facts.said.groups.items()},
+            steady_until=facts.pace.steady_until,
+            seats={host: frozenset(own) for host, own in facts.said.seats.items()},
         )

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections import deque
 
-from whystuck.parse.logs.above import BEFORE_BYTES, count_above, lines_above
+from whystuck.parse.logs.above import BEFORE_BYTES, count_above, lines_above, read_raw
 from whystuck.parse.logs.blocks.boot_lines import BootReader
 from whystuck.parse.logs.blocks.fatals import FatalReader
 from whystuck.parse.logs.blocks.group_notes import find_group_notes
+from whystuck.parse.logs.blocks.heads import name_quota
 from whystuck.parse.logs.blocks.rank_tables import MOST_ABOVE
 from whystuck.parse.logs.blocks.ras import RasReader
 from whystuck.parse.logs.blocks.sections import SectionFinder
@@ -292,6 +293,7 @@ class LogReader:
 
     def _name_section(self, line: LogLine, data: bytes, start: int) -> None:
         host = line.node
+        name_quota(line, data, start)
         self._sections.name(line, data, start)
         if line.is_kernel and line.node != host:
             self._part.facts.note_host(line.node)
@@ -363,10 +365,9 @@ class LogReader:
             above = lines_above(self._behind, data, start, MOST_ABOVE)
             return [one.decode("utf-8", errors="replace") for one in reversed(above)]
 
-        match = LINE.match(data, start)
-        whole = data[start : min(match.end() if match else len(data), start + MAX_LINE)]
-        raw = whole.decode("utf-8", errors="replace").lstrip("\0").rstrip("\r")
-        for tabled in self._tables.read(line, raw, row, list_above, is_mark=is_mark):
+        for tabled in self._tables.read(
+            line, read_raw(data, start), row, list_above, is_mark=is_mark
+        ):
             self._part.keep_tabled(tabled)
 
     def _find_event(self, line: LogLine, raw: bytes, row: int, owners: frozenset[int]) -> bool:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from whystuck.evidence.logs.lines import UNKNOWN_RANK
 from whystuck.evidence.ranks import MAX_RANK
+from whystuck.parse.logs.host_rank_lines import find_seat
 
 # A host has no more ranks than this; what is longer is no host.
 _MOST_ON_HOST = 64
@@ -213,6 +214,7 @@ class SaidText(NamedTuple):
     bus: tuple[int, str] | None = None
     own_bus: str = ""
     pod_ranks: tuple[tuple[str, int], ...] = ()
+    seat: tuple[str, int] | None = None
 
 
 _NOTHING = SaidText()
@@ -230,6 +232,7 @@ def read_said(text: str, small: str) -> SaidText:
         find_bus(text) if ":" in text and "." in text else None,
         own[1] if own else "",
         list_pod_ranks(text),
+        find_seat(text, small),
     )
 
 
@@ -244,6 +247,7 @@ class SaidPlaces:
         worker_shifts: By how much ranks are above the numbers of workers' pods.
         rank_by_bus: The ranks that are said to have the device of a bus id.
         rank_by_pod: The rank of a pod or a host that has one.
+        seats: Ranks of hosts and pods, as lines tell that name both.
         groups: The members of each group, by its name; groups of several ranks may share it.
     """
 
@@ -252,6 +256,7 @@ class SaidPlaces:
     worker_shifts: set[int] = field(default_factory=set)
     rank_by_bus: dict[str, set[int]] = field(default_factory=dict)
     rank_by_pod: dict[str, set[int]] = field(default_factory=dict)
+    seats: dict[str, set[int]] = field(default_factory=dict)
     groups: dict[str, set[frozenset[int]]] = field(default_factory=dict)
 
     def note(self, said: SaidText, rank: int) -> None:
@@ -269,6 +274,8 @@ class SaidPlaces:
             self.rank_by_bus.setdefault(said.own_bus.lower(), set()).add(rank)
         if said.bus is not None:
             self.rank_by_bus.setdefault(said.bus[1].lower(), set()).add(said.bus[0])
+        if said.seat is not None and len(self.seats) < _MOST_SAID:
+            self.seats.setdefault(said.seat[0], set()).add(said.seat[1])
         for pod, one in said.pod_ranks:
             self.rank_by_pod.setdefault(pod, set()).add(one)
 
@@ -285,6 +292,8 @@ class SaidPlaces:
         self.worker_shifts |= later.worker_shifts
         for bus, ranks in later.rank_by_bus.items():
             self.rank_by_bus.setdefault(bus, set()).update(ranks)
+        for host, ranks in later.seats.items():
+            self.seats.setdefault(host, set()).update(ranks)
         for pod, ranks in later.rank_by_pod.items():
             self.rank_by_pod.setdefault(pod, set()).update(ranks)
         for name, groups in later.groups.items():

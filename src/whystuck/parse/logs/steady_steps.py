@@ -83,16 +83,25 @@ class Pace:
     @property
     def goes_on(self) -> bool:
         """Whether the last steps came at one pace, and the last just before somebody looked."""
-        if self.looked is None or len(self.steps) < _STEPS:
+        if self.looked is None or not self.steady_until:
             return False
         row, now = self.looked
         last_row, last = self.steps[-1]
+        gaps = self._list_gaps()
+        return row > last_row and -_NS_PER_S <= now.ns - last.ns <= max(gaps) + _NS_PER_S
+
+    @property
+    def steady_until(self) -> int:
+        """The line of the last step, where the last ones came at one pace; 0 where they did not."""
         stamps = [stamp for _, stamp in self.steps]
-        if row < last_row or any(stamp.lack or stamp.is_capture for stamp in stamps):
-            return False
-        gaps = [later.ns - earlier.ns for earlier, later in pairwise(stamps)]
+        if len(stamps) < _STEPS or any(stamp.lack or stamp.is_capture for stamp in stamps):
+            return 0
+        gaps = self._list_gaps()
         is_even = min(gaps) > 0 and max(gaps) <= _EVEN * min(gaps) + _NS_PER_S
-        return is_even and -_NS_PER_S <= now.ns - last.ns <= max(gaps) + _NS_PER_S
+        return self.steps[-1][0] if is_even else 0
+
+    def _list_gaps(self) -> list[int]:
+        return [later.ns - earlier.ns for (_, earlier), (_, later) in pairwise(self.steps)]
 
     def shift(self, rows: int) -> None:
         """Count lines from another start, ``rows`` before."""

@@ -96,7 +96,7 @@ def join_logs(sources: Sequence[LogInput], signatures: Sequence[Signature]) -> L
     exceptions = [item for log, end in ends for item in _make_exceptions(index, log, end)]
     events, exceptions = name_sole_failure(events, exceptions, exits)
     fatals = [item for log in index.logs for item in _make_fatals(index, log, exits)]
-    stacks, nodes = make_stacks(index)
+    stacks, nodes = make_stacks(index, events)
     attempts = max((event.attempt for event in events), default=0)
     restarts = (one for log in index.logs for _, one in log.source.part.facts.restarts)
     attempts = max([attempts, *restarts, *(log.attempt for log in index.logs)])

@@ -1,4 +1,4 @@
-"""Whether a file grew while somebody looked at it again and again."""
+"""Whether a file grew, or a process wrote, while somebody looked at it again and again."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from whystuck.evidence.logs.lines import LogEvent
 # Two sizes may be of two files of one name; what still grows at the third look is being written.
 _LOOKS = 3
 _DAY_S = 86_400
+# What a process writes in each second, in kB, where it writes more than a log.
+_LEAST_KB = 1000
 # A log grows as well, whoever writes it.
 _CHECKPOINT = re.compile(
     r"\.(?:pt|pth|bin|ckpt|safetensors|distcp|tar|npz|h5|msgpack)\b|ckpt|checkpoint|global_step"
@@ -40,6 +42,20 @@ def find_growth(events: Iterable[LogEvent]) -> Growth | None:
     return grown[0] if len(grown) == 1 else None
 
 
+def find_writing(events: Iterable[LogEvent], pid: int) -> Growth | None:
+    """Find that a process had written more at each look, the last look included."""
+    told = [
+        event
+        for event in events
+        if event.signature == "table.written" and pid > 0 and event.groups["pid"] == str(pid)
+    ]
+    rates = [int(one.groups["rate"]) for one in told if "rate" in one.groups]
+    if len(rates) >= _LOOKS:
+        is_busy = min(rates) >= _LEAST_KB
+        return Growth("", round(sum(rates) / len(rates) / 1000, 2), told[-1]) if is_busy else None
+    return _measure([one for one in told if "bytes" in one.groups])
+
+
 def _measure(told: list[LogEvent]) -> Growth | None:
     sizes = [int(one.groups["bytes"]) for one in told]
     if len(sizes) < _LOOKS or sizes != sorted(set(sizes)):
@@ -47,4 +63,4 @@ def _measure(told: list[LogEvent]) -> Growth | None:
     first, last = (int(one.groups["s"]) for one in (told[0], told[-1]))
     span_s = (last - first) % _DAY_S if min(first, last) >= 0 else 0
     rate = (sizes[-1] - sizes[0]) / span_s / 1e6 if span_s else 0.0
-    return Growth(told[-1].groups["file"], round(rate, 2), told[-1])
+    return Growth(told[-1].groups.get("file", ""), round(rate, 2), told[-1])

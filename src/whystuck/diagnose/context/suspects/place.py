@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from whystuck.diagnose import codes
 from whystuck.diagnose.algorithms.failures.departures import describe_departure
-from whystuck.diagnose.algorithms.processes.growth import find_growth
+from whystuck.diagnose.algorithms.processes.growth import find_growth, find_writing
 from whystuck.diagnose.algorithms.source.branches import (
     Relation,
     is_in_loop,
@@ -154,13 +154,17 @@ def explain_saving(facts: Facts, rank: int) -> Suspicion | None:
 
 def _explain_growing(facts: Facts, rank: int) -> Suspicion | None:
     """Explain a rank whose file was seen to grow by whoever pasted its stack."""
-    growth = find_growth(facts.evidence.logs.events)
+    events = facts.evidence.logs.events
+    pids = {sample.pid for sample in facts.stacks.samples_by_rank.get(rank, ())} - {0}
+    writing = find_writing(events, pids.pop()) if len(pids) == 1 else None
+    growth = find_growth(events) or writing
     if growth is None:
         return None
     frames = get_frames(facts, rank)
     user = find_user_frame(frames)
     rate = f" at {growth.mb_per_s} MB/s" if growth.mb_per_s else ""
-    text = f"{growth.file or 'the file'} grows{rate}: {growth.last.text.strip()[:80]}"
+    what = f"{growth.file or 'the file'} grows" if growth is not writing else "the process writes"
+    text = f"{what}{rate}: {growth.last.text.strip()[:80]}"
     return Suspicion(
         rank,
         codes.CHECKPOINT_SLOW,

@@ -19,6 +19,7 @@ from whystuck.diagnose.logs.cases.devices.miscomputing import make_miscomputing
 from whystuck.diagnose.logs.cases.devices.pairs import make_pairs
 from whystuck.diagnose.logs.cases.devices.pcie import make_pcie
 from whystuck.diagnose.logs.cases.devices.ports import make_ports
+from whystuck.diagnose.logs.cases.devices.power_limits import make_power_limits
 from whystuck.diagnose.logs.cases.devices.shared_devices import make_unbound
 from whystuck.diagnose.logs.cases.devices.told_errors import make_told_errors
 from whystuck.diagnose.logs.cases.elsewhere import make_elsewhere
@@ -61,8 +62,11 @@ from whystuck.diagnose.logs.cases.rendezvous import make_rendezvous
 from whystuck.diagnose.logs.cases.saves import make_slow_saves
 from whystuck.diagnose.logs.cases.serial_saves import make_serial_saves
 from whystuck.diagnose.logs.cases.shared_memory import make_shared_memory
+from whystuck.diagnose.logs.cases.slow_hosts import make_slow_hosts
+from whystuck.diagnose.logs.cases.slow_storage import make_slow_storage
 from whystuck.diagnose.logs.cases.slow_tables import make_starved, make_throttled
 from whystuck.diagnose.logs.cases.stale_files import make_stale_files
+from whystuck.diagnose.logs.cases.starved_phases import make_starved_phases
 from whystuck.diagnose.logs.cases.stopped import make_stopped
 from whystuck.diagnose.logs.cases.storage import make_silent_storage
 from whystuck.diagnose.logs.cases.stragglers import make_stragglers
@@ -143,11 +147,15 @@ MAKERS: tuple[Maker, ...] = (
     make_lost,
     make_pauses,
     make_stragglers,
+    make_slow_hosts,
     make_uneven_work,
     make_extremes,
     make_starved,
+    make_starved_phases,
+    make_slow_storage,
     make_memory_pressure,
     make_throttled,
+    make_power_limits,
     make_pcie,
     make_told_errors,
     make_quotas,

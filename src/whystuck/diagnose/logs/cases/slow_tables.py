@@ -52,7 +52,7 @@ def make_starved(view: LogView) -> Iterator[Case]:
 
 def _read_share(event: LogEvent) -> float | None:
     """Return how much of the time goes to data, in percent."""
-    if share := event.groups.get("pct"):
+    if share := event.groups.get("pct") or event.groups.get("share"):
         return float(share)
     whole = float(event.groups.get("t") or event.groups.get("t2") or 0)
     data = float(event.groups.get("d") or event.groups.get("d2") or 0)

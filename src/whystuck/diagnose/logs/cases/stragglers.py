@@ -8,6 +8,7 @@ from dataclasses import replace
 from statistics import median
 
 from whystuck.diagnose import codes
+from whystuck.diagnose.logs.cases.named_slow import make_named
 from whystuck.diagnose.logs.cases.parts import find_time
 from whystuck.diagnose.logs.cases.slow_tables import make_throttled
 from whystuck.diagnose.logs.cases.time_tables import (
@@ -25,7 +26,7 @@ from whystuck.diagnose.logs.story import NOTE, Case
 from whystuck.diagnose.logs.view import LogView
 from whystuck.evidence.finding import Confidence
 from whystuck.evidence.logs.lines import LogEvent
-from whystuck.evidence.ranks import MAX_RANK, name_ranks, parse_ranks
+from whystuck.evidence.ranks import MAX_RANK, name_ranks
 
 _MAX_LINES = 6
 # Who is slow takes this much longer than the median, while all others are near to it.
@@ -45,8 +46,6 @@ _OWN = (
     *("kernel", "gemm", "attention"),
 )
 _SHARED = ("sync", "send", "recv", "reduce", "gather", "scatter", "all-", "broadcast", "communic")
-# What a tool of NVIDIA's calls slow.
-_LEAST_SCORE = 0.75
 # The range of all ranks is told, and not whose the ends are: it must be wide.
 _WIDE, _LEAST_WIDE_MS = 1.5, 20.0
 _STAGES = ("recv", "send")
@@ -95,21 +94,8 @@ def _make_cases(view: LogView) -> Iterator[Case]:
             host = _find_host(set(slow), [one for told in times.values() for one in told.items()])
             yield _blame_host(case, host) if host else case
             return
-    named = list(view.list_signatures("straggler.named"))
-    ranks = sorted({rank for event in named for rank in _read_named(event)})
-    if not ranks:
-        yield from _make_wide(view)
-        return
-    yield Case(
-        code=codes.SLOW_RANK,
-        summary=f"{name_ranks(ranks)} {'is' if len(ranks) == 1 else 'are'} slower than the others, "
-        "as the tool that compares them says",
-        tier=NOTE,
-        ranks=tuple(ranks),
-        nodes=tuple(sorted({event.groups.get("node") or "" for event in named} - {""})),
-        lines=tuple(named[:_MAX_LINES]),
-        time=find_time(named),
-    )
+    named = list(make_named(view))
+    yield from named or _make_wide(view)
 
 
 def _list_slow(view: LogView, times: Times) -> dict[int, tuple[str, LogEvent, float, float]]:
@@ -136,13 +122,6 @@ def _list_slow(view: LogView, times: Times) -> dict[int, tuple[str, LogEvent, fl
             if is_more:
                 slow[rank] = phase, told.event, told.ms, middle
     return slow
-
-
-def _read_named(event: LogEvent) -> frozenset[int]:
-    score = event.groups.get("score") or ""
-    if score and float(score) >= _LEAST_SCORE:
-        return frozenset()
-    return parse_ranks(event.groups.get("ranks") or event.groups.get("rank") or "")
 
 
 def _read_lines(view: LogView) -> Times:

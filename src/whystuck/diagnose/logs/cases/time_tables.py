@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from statistics import median
@@ -15,8 +16,10 @@ MOST_S = 50.0
 # What ranks do together, or wait in: who is late for it waits least.
 _WAITS = (
     *("wait", "reduce", "nccl", "rccl", "hccl", "comm", "sync", "barrier", "gather", "scatter"),
-    *("idle", "a2a", "all2all", "alltoall"),
+    *("idle", "a2a", "all2all", "alltoall", "exposed"),
 )
+# Reduce-scatter, all-gather and all-reduce, as people shorten them.
+_SHORT = re.compile(r"(?<![a-z])(?:rs|ag|ar)(?![a-z])")
 # Others wait for who is slow, at least this share of what it takes longer.
 _FELT = 0.3
 # Ranks that take as long for the same work are not slow.
@@ -99,7 +102,8 @@ def is_felt(times: Times, rank: int, excess_ms: float) -> bool:
 def is_wait(phase: str) -> bool:
     """Tell whether a phase is what ranks do together."""
     small = phase.lower()
-    return any(word in small for word in _WAITS) and "data" not in small
+    is_shared = any(word in small for word in _WAITS) or _SHORT.search(small) is not None
+    return is_shared and "data" not in small
 
 
 def has_more_work(view: LogView, event: LogEvent) -> bool:

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import ClassVar
 
+from whystuck.diagnose import codes
 from whystuck.diagnose.check_rule import CheckRule
+from whystuck.diagnose.context.scene import Scene
+from whystuck.diagnose.logs.log_rule import tell_case
+from whystuck.diagnose.policy import Policy
+from whystuck.evidence.finding import Finding
 
 
 class DiskSlow(CheckRule):
@@ -22,6 +28,9 @@ class DiskSlow(CheckRule):
     files were made, looked at and removed. File systems in memory are not judged. The thresholds
     are in the table `disk` of the policy.
 
+    Of texts, a mount or disk of which nfsiostat (`avg RTT (ms)`) or `iostat -x` (`r_await`) shows
+    that reads or writes take 100 ms and more, while they are made; a disk must be busy as well.
+
     ## False alarms
 
     Other users of a shared file system at this moment: check again. A policy with the figures of
@@ -32,8 +41,14 @@ class DiskSlow(CheckRule):
     Compare with another node: on one node it is a disk or a link, on all nodes it is the server.
     """
 
-    code = "N402"
+    code = codes.DISK_SLOW
+    needs = ("checks", "logs")
     name = "disk-slow"
     remedies: ClassVar[tuple[str, ...]] = (
         "run `whystuck check --only disk --disk PATH` on another node, and compare",
     )
+
+    def check(self, scene: Scene, policy: Policy) -> Iterator[Finding]:
+        """Yield what checks found, and what tools in a log show."""
+        yield from super().check(scene, policy)
+        yield from (tell_case(self, case) for case in scene.story.of(self.code))

@@ -24,8 +24,9 @@ class DeviceThrottled(CheckRule):
 
     The reasons that the driver gives for its clocks, and the temperature. Of a table that
     nvidia-smi printed (`--query-gpu`, `-q -d PERFORMANCE`, `dmon`): the same reasons, or a clock
-    far below that of the other devices. The same of a table that somebody drew: of clocks, with the
-    load or the heat. Ranks are named where the text says which device is whose.
+    far below that of the other devices, or a limit of power far below theirs (`power.limit`,
+    `349W / 350W`), of one host or of several. The same of a table that somebody drew: of clocks,
+    with the load or the heat. Ranks are named where the text says which device is whose.
 
     ## False alarms
 

@@ -28,7 +28,9 @@ class SlowNode(Rule):
     are on one node, and they are half of the ranks that it has in the group, or more.
 
     In logs, it is the host of which all ranks, and no others, take longer for work of their own, by
-    a line for each host with the times of its ranks, or by a table with a column of hosts.
+    a line for each host with the times of its ranks, by a table with a column of hosts, by a table
+    of hosts alone, where the others differ by little, or by the scores of a straggler report
+    (`Rank=8 Node=n2 Score=0.57`, `StragglerId(rank=8, node='n2')`).
 
     ## False alarms
 

@@ -47,10 +47,12 @@ class CpuStarved(Rule):
     that went on three times, is named: something sends it SIGSTOP and SIGCONT in turns
     (`stopped_share`), such as a tool that limits processor time or suspends jobs.
 
-    Of texts, `nr_throttled` of `cpu.stat`, where it is a quarter of `nr_periods` and more. Where
-    other pods or hosts are shown that are not held up, the pod is named, and its ranks where the
-    text tells them: by a sentence such as `rank = 2*pod + local`, or as those that are slow in a
-    table of times are just those of the pod by its place in the list.
+    Of texts, `nr_throttled` of `cpu.stat`, or the same of cAdvisor, where it is a quarter of
+    `nr_periods` and more. Whose counters these are is told by the name that stands before or above
+    them (`== train-2`, `kubectl exec train-2 -- cat ...`, `rank 3:`), unless all that are shown are
+    held up. The ranks of a pod or host are named where the text tells them: by lines that name both
+    (`train-3  rank=3  step=2200`), by a sentence such as `rank = 2*pod + local`, or as those that
+    are slow in a table of times are just those of the pod by its place in the list.
 
     ## False alarms
 

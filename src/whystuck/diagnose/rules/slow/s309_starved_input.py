@@ -23,9 +23,14 @@ class StarvedInput(Rule):
     ## How it is found
 
     From marks of data loaders (`whystuck run --marks`): the time in which the training loop waits
-    for its next batch. `measures.input_share` is the share on the rank that waits least. Of logs
-    alone, from the share that Lightning's profiler prints, or from the time for data that programs
-    print beside the time of each step.
+    for its next batch. `measures.input_share` is the share on the rank that waits least.
+
+    Of logs alone, from the share that Lightning's profiler or torch.profiler prints, or from the
+    time for data that programs print beside the time of each step. The same from times of phases of
+    all ranks: Megatron's `batch-generator ...: (9015.44, 9044.10)` beside the time of the forward
+    and the backward, in the last two reports or more, tables, and lines of ranks
+    (`data_wait=8.02 fwd=0.51`). The rank that waits least must wait so long: one that waits alone
+    is S301. What nfsiostat and iostat show of slow storage is told with it.
 
     ## False alarms
 

@@ -21,7 +21,7 @@ _TIMES = re.compile(
     r"data|input|h2d|d2h|fwd|forward|bwd|backward|comput|opt|step|total|iter|wait|comm|nccl|rccl"
     r"|reduce|gather|scatter|sync|barrier|idle|time|host|prep|collat|kernel|gemm|attn|attention|mlp"
     r"|batch|loader|fetch|augment|decode|token|a2a|all2all|send|recv|save|ckpt|checkpoint|eval|other"
-    r"|cpu|gpu|busy",
+    r"|cpu|gpu|busy|exposed|(?<![a-z])(?:rs|ag|ar|p2p)(?![a-z])",
     re.IGNORECASE,
 )
 # Counters that go on; with a fraction, they are times.
@@ -58,7 +58,9 @@ _MANY = re.compile(
 _HOSTS = re.compile(r"(?:host|node|pod|server|machine|container)(?:[ _]?name)?s?", re.IGNORECASE)
 # `all in ms`, `phases (s)`, `times in seconds`
 _SAID_UNIT = re.compile(
-    rf"\b(?:in|unit:?|units:?|are) ({_UNITS})\b(?!\w)|[(\[]({_UNITS})[)\],;]", re.IGNORECASE
+    rf"\b(?:in|unit:?|units:?|are) ({_UNITS})\b(?!\w)|[(\[]({_UNITS})[)\],;]"
+    rf"|[,:;] ({_UNITS})[:.)\s]{{0,3}}$",
+    re.IGNORECASE,
 )
 _SAID_SUM = re.compile(
     r"\bcheck ?sums?\b|\b(?:param\w*|weights?|model|state)\b.{0,60}?\b(?:hash(?:es)?|fingerprints?"
@@ -136,7 +138,7 @@ def find_said_scale(above: Iterable[str]) -> float:
     """Return the unit that the lines above a table tell for all of it, 0 where they do not."""
     for text in above:
         if match := _SAID_UNIT.search(text):
-            return find_scale(match[1] or match[2])
+            return find_scale(match[1] or match[2] or match[3])
     return 0.0
 
 

@@ -1,4 +1,4 @@
-"""With which status a program ended, as people ask their shell below what it printed."""
+"""With which status a program ended, as people ask their shell below what it printed, or write."""
 
 from __future__ import annotations
 
@@ -11,16 +11,23 @@ from whystuck.parse.logs.lines import LogLine
 STATUS_MARKS = (
     b"echo $?", b'echo "', b"${?}", b": $?",
     b"echo rc", b"echo exit", b"echo status", b"echo code", b"echo ret",
+    b"xit code", b"xit status", b"xit_status", b"xit_code", b"xitCode", b"xited with", b"xited (",
+    b"eturn code", b"eturned code",
 )  # fmt: skip
 # Behind a prompt, and nothing before it on its line: else it is the status of that.
 _ASKED = re.compile(
     r"^(?:[^$#%>]{0,80}[$#%>] ?|> ?)?echo \"?(?:\w{1,12}[ =:]{1,3}){0,2}\$\{?\?\}?\"?\s*$"
 )
+# `train.py finished OK, exit status 0`; of Slurm, `ExitCode=0:0` has a signal behind the colon.
+_SAID = re.compile(
+    r"\b(?:[Ee]xit(?:ed)?(?: with)?[ _]?(?:[Cc]ode|[Ss]tatus)|[Ee]xited(?: with)?|[Rr]eturn(?:ed)?"
+    r"[ _]?code)\s?[ :=(]{1,3}(?P<status>-?\d{1,3})(?::0)?(?![\w:-]|\.\d)"
+)
 _TOLD = re.compile(r"^(?:\w{1,12}[ =:]{1,3}){0,2}(\d{1,3})\s*$")
 
 
 class StatusReader:
-    """Takes the line below the question."""
+    """Takes the line below the question, and what is said of a status."""
 
     def __init__(self) -> None:
         self._is_asked = False
@@ -35,3 +42,5 @@ class StatusReader:
         is_asked, self._is_asked = self._is_asked, is_mark and bool(_ASKED.match(line.text))
         if is_asked and (match := _TOLD.match(line.text)):
             yield TabledSeen("shell.status", row, line, {"status": match[1]})
+        elif is_mark and (said := _SAID.search(line.text)):
+            yield TabledSeen("job.status", row, line, {"status": said["status"]})

@@ -13,6 +13,7 @@ MATRIX_MARKS = (
     *(b"busbw", b"bus bw", b"algbw", b"andwidth", b"hroughput", b"iperf", b"pairwise"),
     *(b"GB/s  ", b"GB/s)", b"GB/s |", b"GB/s]", b"in GB/s", b"Gb/s  ", b"Gb/s)", b"Gb/s |"),
     *(b"in Gb/s", b"Gbit/s", b"Gbps  ", b"Gbps)", b"Gbps |", b"in Gbps", b"GiB/s"),
+    *(b", GB/s", b", Gb/s", b", Gbit/s", b"host to host", b"node to node", b"between nodes"),
 )
 _RATE = re.compile(
     r"\b(?:bus ?bw|algbw|bandwidth|throughput|iperf3?|bw)\b|\bG(?:i?B|b(?:it)?)/s\b|\bGbps\b",

@@ -61,7 +61,10 @@ def read_rank_head(text: str, way: Callable[[str], list[str]]) -> RankTable | No
     )
     if at < 0 or heads.count(heads[at]) > 1:
         return None
-    columns = [Column(_read_names(cell)) for cell in told]
+    columns = [
+        Column((Name(cell, ""),) if head else _read_names(cell))
+        for cell, head in zip(told, heads, strict=True)
+    ]
     host = next((i for i, one in enumerate(columns) if one.names[0].kind == "host"), -1)
     return _close(RankTable(way, columns, at, heads[at] == "device", host))
 
@@ -107,6 +110,10 @@ def pair_names(column: Column, cell: str) -> Iterator[tuple[Name, str]]:
     parts = cells.split_parts(cell)
     if len(parts) == len(column.names):
         yield from zip(column.names, parts, strict=True)
+    elif len(parts) == 1:
+        # Both together: `rs/ag`
+        first = column.names[0]
+        yield Name("/".join(name.text for name in column.names), first.kind, first.scale), cell
 
 
 def read_sum(cell: str) -> str:

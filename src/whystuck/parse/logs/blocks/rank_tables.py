@@ -59,6 +59,7 @@ RANK_MARKS = (
     *(b"," + name + b"," for name in _SECOND),
     *(b"\t" + name + end for name in _SECOND for end in (b"\t", b":", b" ")),
     *(b"|" + name + end for name in _SECOND for end in (b"|", b" ")),
+    *(begin + name for name in (b"r1_", b"R1_", b"rank1_") for begin in (b" ", b",", b"\t", b"|")),
     # Those of the second host.
     *(name + end for name in (b"r9", b"rank9", b"rank 9") for end in (b"  ", b" |")),
     *(b"| r9", b"| rank9", b"| rank 9", b",r9,", b",rank9,"),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 
 from whystuck.evidence.logs.lines import UNKNOWN_RANK
+from whystuck.parse.logs.blocks.heads import name_quota
 from whystuck.parse.logs.label_forms import NO_COUNT
 from whystuck.parse.logs.lines import LogLine, take_file
 from whystuck.parse.logs.names import is_file
@@ -113,6 +114,7 @@ class SectionFinder:
 
     def name(self, line: LogLine, data: bytes, start: int) -> None:
         """Give a line that names no host, at a place of a block, that of the heading above it."""
+        name_quota(line, data, start)
         if len(data) <= _MOST_PASTED:
             self._name_file(line, data, start)
         is_event = _EVENT.match(line.text) is not None

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import count
 
 from whystuck.evidence.live import StackSample
-from whystuck.evidence.logs.lines import UNKNOWN_RANK
+from whystuck.evidence.logs.lines import UNKNOWN_RANK, LogEvent
 from whystuck.evidence.ranks import FIRST_UNNUMBERED
+from whystuck.parse.logs.blocks.stack_savers import find_saver
 from whystuck.parse.logs.blocks.stack_seen import StackSeen
 from whystuck.parse.logs.join import LogIndex
 from whystuck.parse.logs.known_logs import KnownLog
@@ -18,11 +19,14 @@ from whystuck.parse.logs.said_places import is_said_pod
 _MOST_LOCAL = 8
 
 
-def make_stacks(index: LogIndex) -> tuple[list[StackSample], dict[int, str]]:
+def make_stacks(
+    index: LogIndex, events: Sequence[LogEvent] = ()
+) -> tuple[list[StackSample], dict[int, str]]:
     """Make samples of the stacks in all logs.
 
     Args:
         index: What is known of the logs.
+        events: The known lines in them.
 
     Returns:
         The samples; a process of unknown rank has a number of its own (`evidence.ranks`). And the
@@ -39,8 +43,10 @@ def make_stacks(index: LogIndex) -> tuple[list[StackSample], dict[int, str]]:
         last = UNKNOWN_RANK
         shared = _find_shared(log.source.part.stacks)
         alone = _find_alone(log.source.part.stacks)
+        saver = _find_saver(log, events)
         for seen in log.source.part.stacks:
             known = _find_rank(index, log, seen)
+            known = saver[1] if known == UNKNOWN_RANK and seen.pid == saver[0] else known
             is_local = is_small and not seen.node and seen.local not in {-1, *shared}
             if known == UNKNOWN_RANK and is_local:
                 known = index.rank_of_local(log.node, seen.local, log)
@@ -58,6 +64,14 @@ def make_stacks(index: LogIndex) -> tuple[list[StackSample], dict[int, str]]:
                     nodes.setdefault(rank, node)
                 last = last if seen.is_worker else rank
     return samples, nodes
+
+
+def _find_saver(log: KnownLog, events: Sequence[LogEvent]) -> tuple[int, int]:
+    """Find the process of a log that writes a file, and its rank; twice -1 where it is not told."""
+    stacks = log.source.part.stacks
+    if not any(seen.pid for seen in stacks):
+        return -1, -1
+    return find_saver((one for one in events if one.artifact == log.source.artifact), stacks)
 
 
 def _find_shared(stacks: Iterable[StackSeen]) -> set[int]:

@@ -11,6 +11,7 @@ from whystuck.parse.logs.blocks.device_rows import DEVICE_MARKS, DeviceReader
 from whystuck.parse.logs.blocks.device_tables import CLOCK_MARKS, DeviceTableReader
 from whystuck.parse.logs.blocks.exit_status import STATUS_MARKS, StatusReader
 from whystuck.parse.logs.blocks.file_sizes import SIZE_MARKS, SizeReader
+from whystuck.parse.logs.blocks.host_times import HOST_MARKS, HostTimeReader
 from whystuck.parse.logs.blocks.kernel_waits import WAIT_MARKS, WaitReader
 from whystuck.parse.logs.blocks.launch_rows import LAUNCH_MARKS, LaunchReader
 from whystuck.parse.logs.blocks.limit_rows import LIMIT_MARKS, LimitReader
@@ -19,6 +20,7 @@ from whystuck.parse.logs.blocks.pair_matrix import MATRIX_MARKS, MatrixReader
 from whystuck.parse.logs.blocks.pair_rows import PAIR_MARKS, PairReader
 from whystuck.parse.logs.blocks.pcie_links import PCIE_MARKS, PcieReader
 from whystuck.parse.logs.blocks.ports import PORT_MARKS, PortReader
+from whystuck.parse.logs.blocks.power_rows import POWER_MARKS, PowerReader
 from whystuck.parse.logs.blocks.process_rows import PROCESS_MARKS, ProcessReader
 from whystuck.parse.logs.blocks.rank_columns import COLUMN_MARKS, ColumnReader
 from whystuck.parse.logs.blocks.rank_counts import COUNT_MARKS as CALL_MARKS
@@ -27,10 +29,12 @@ from whystuck.parse.logs.blocks.rank_formulas import FORMULA_MARKS, FormulaReade
 from whystuck.parse.logs.blocks.rank_tables import RANK_MARKS, Above, RankTableReader
 from whystuck.parse.logs.blocks.rank_times import TIME_MARKS, TimeReader
 from whystuck.parse.logs.blocks.rank_values import VALUE_MARKS, ValueReader
+from whystuck.parse.logs.blocks.ras_groups import GROUP_MARKS, GroupReader
 from whystuck.parse.logs.blocks.recorder_rows import RECORDER_MARKS, RecorderReader
 from whystuck.parse.logs.blocks.recorder_stacks import RECORDER_STACK_MARKS, RecorderStackReader
 from whystuck.parse.logs.blocks.same_rows import SAME_MARKS, SameReader
 from whystuck.parse.logs.blocks.shm_rows import SHM_MARKS, ShmReader
+from whystuck.parse.logs.blocks.storage_rows import STORAGE_MARKS, StorageReader
 from whystuck.parse.logs.blocks.tabled import RowReader, TabledSeen
 from whystuck.parse.logs.blocks.transfer_notes import NOTE_MARKS, TransferReader
 from whystuck.parse.logs.blocks.work_cells import WORK_MARKS, WorkReader
@@ -64,6 +68,10 @@ _READERS: tuple[tuple[tuple[bytes, ...], Callable[[], RowReader]], ...] = (
     (BATCH_MARKS, BatchReader),
     (NONE_MARKS, NoneReader),
     (WORK_MARKS, WorkReader),
+    (POWER_MARKS, PowerReader),
+    (STORAGE_MARKS, StorageReader),
+    (GROUP_MARKS, GroupReader),
+    (HOST_MARKS, HostTimeReader),
 )
 # Those that take a line with what stands before it, as its first cells look like a prefix.
 _WIDE_READERS = ((MATRIX_MARKS, MatrixReader), (CLOCK_MARKS, DeviceTableReader))

@@ -14,10 +14,9 @@ from whystuck.parse.logs.blocks.tabled import TabledSeen
 from whystuck.parse.logs.lines import LogLine
 
 _WHATS = ("act", "grad", "hidden", "fwd", "bwd", "mb", "micro", "chunk")
-_LONG = ("microbatch", "micro-batch", "micro_batch", "ubatch")
 NOTE_MARKS = (
-    b" mb=", b" mb #",
-    *(f"{word}{mark}".encode() for word in _LONG for mark in (" #", *(f" {n}" for n in range(10)))),
+    b" mb=", b" mb #", b"microbatch ", b"microbatch=", b"microbatch:", b"micro-batch ",
+    b"micro-batch=", b"micro_batch ", b"micro_batch=", b"ubatch ", b"ubatch=",
     *(f"{verb} {what}".encode() for verb in ("send", "sent", "recv", "eived") for what in _WHATS),
 )  # fmt: skip
 _ITEM = re.compile(

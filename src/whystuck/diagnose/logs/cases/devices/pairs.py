@@ -21,6 +21,7 @@ _MAX_LINES = 6
 _SLOW = 0.7
 # So many pairs with a host: one alone would leave open which of both it is.
 _LEAST_PAIRS, _LEAST_WELL = 2, 2
+_FEW_HOSTS = 3
 
 
 def make_pairs(view: LogView) -> Iterator[Case]:
@@ -30,18 +31,30 @@ def make_pairs(view: LogView) -> Iterator[Case]:
         tables.setdefault((row.artifact, row.groups["table"]), []).append(row)
     for told in tables.values():
         rows = _list_slower(told)
-        usual = median(map(_read_speed, rows))
+        usual = _find_usual(rows)
         slow = [row for row in rows if _read_speed(row) < _SLOW * usual]
         host = _find_shared(slow)
         well = [row for row in rows if row not in slow]
-        if not host or len(well) < _LEAST_WELL or any(host in _list_ends(row) for row in well):
+        is_mixed = any(host in _list_ends(row) for row in well)
+        if not host or len(well) < _count_least(rows) or is_mixed:
             if _is_sole(slow, well):
                 yield _make_pair(slow[0], usual)
                 return
             continue
         if not any(make_ports(view)):
-            yield _make_case(host, slow, usual)
+            yield _make_case(host, slow, median(map(_read_speed, well)))
         return
+
+
+def _find_usual(rows: Sequence[LogEvent]) -> float:
+    """Return the middle of the faster half: of few hosts, one is in most pairs."""
+    speeds = sorted(map(_read_speed, rows))
+    return median(speeds[len(speeds) // 2 :])
+
+
+def _count_least(rows: Sequence[LogEvent]) -> int:
+    """Return how many pairs must be fast: of three hosts, two have no more than one."""
+    return 1 if len(frozenset[str]().union(*map(_list_ends, rows))) == _FEW_HOSTS else _LEAST_WELL
 
 
 def _is_sole(slow: Sequence[LogEvent], well: Sequence[LogEvent]) -> bool:
