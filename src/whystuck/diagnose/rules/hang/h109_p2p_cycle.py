@@ -18,7 +18,6 @@ from whystuck.evidence.finding import Citation, Confidence, Finding
 from whystuck.evidence.ops.collectives import Frame
 from whystuck.evidence.ranks import name_ranks
 
-
 _PAIR = 2
 
 

@@ -15,7 +15,8 @@ from whystuck.parse.logs.lines import LogLine
 
 _WHATS = ("act", "grad", "hidden", "fwd", "bwd", "mb", "micro", "chunk")
 NOTE_MARKS = (
-    b" mb=", b" mb #", b"microbatch ", *(f" mb {digit}".encode() for digit in range(10)), b"microbatch=", b"microbatch:", b"micro-batch ",
+    *(f" mb {digit}".encode() for digit in range(10)),
+    b" mb=", b" mb #", b"microbatch ", b"microbatch=", b"microbatch:", b"micro-batch ",
     b"micro-batch=", b"micro_batch ", b"micro_batch=", b"ubatch ", b"ubatch=",
     *(f"{verb} {what}".encode() for verb in ("send", "sent", "recv", "eived") for what in _WHATS),
 )  # fmt: skip
