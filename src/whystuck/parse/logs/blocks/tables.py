@@ -32,6 +32,7 @@ from whystuck.parse.logs.blocks.rank_times import TIME_MARKS, TimeReader
 from whystuck.parse.logs.blocks.rank_values import VALUE_MARKS, ValueReader
 from whystuck.parse.logs.blocks.ras_groups import GROUP_MARKS, GroupReader
 from whystuck.parse.logs.blocks.recorder_rows import RECORDER_MARKS, RecorderReader
+from whystuck.parse.logs.blocks.recorder_sizes import RANK_SIZE_MARKS, RankSizeReader
 from whystuck.parse.logs.blocks.recorder_stacks import RECORDER_STACK_MARKS, RecorderStackReader
 from whystuck.parse.logs.blocks.same_rows import SAME_MARKS, SameReader
 from whystuck.parse.logs.blocks.shm_rows import SHM_MARKS, ShmReader
@@ -63,6 +64,7 @@ _READERS: tuple[tuple[tuple[bytes, ...], Callable[[], RowReader]], ...] = (
     (COUNT_MARKS, DeviceCountReader),
     (LAUNCH_MARKS, LaunchReader),
     (RECORDER_STACK_MARKS, RecorderStackReader),
+    (RANK_SIZE_MARKS, RankSizeReader),
     (FORMULA_MARKS, FormulaReader),
     (COUNTER_MARKS, CounterReader),
     (COLUMN_MARKS, ColumnReader),
