@@ -8,7 +8,7 @@ lines above the table.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from whystuck.parse.logs.blocks import cells
 from whystuck.parse.logs.blocks.column_names import (
@@ -17,6 +17,7 @@ from whystuck.parse.logs.blocks.column_names import (
     find_said_scale,
     find_scale,
     find_step,
+    is_hash,
     is_own,
     is_sum,
     read_name,
@@ -158,7 +159,9 @@ class RankTableReader:
         tables = [one for one in tables if one.rank_at < 0 or _is_telling(one, said)]
         if tables:
             self._tables, self._begin, self._strangers = tables, row, 0
-            self._said = said
+            # A hash beside the norm of the weights is one of the weights.
+            has_norms = any(_has_norms(table) for table in tables)
+            self._said = replace(said, has_sums=said.has_sums or has_norms)
         return bool(tables)
 
     def _takes_units(self, text: str) -> bool:
@@ -320,6 +323,12 @@ def _is_telling(table: RankTable, said: _Said) -> bool:
     names = [name for column in table.columns for name in column.names]
     has_sums = said.has_sums and any(is_sum(name) or find_step(name.text) for name in names)
     return has_sums or any(name.kind in ("time", "sum") for name in names)
+
+
+def _has_norms(table: RankTable) -> bool:
+    names = [name for column in table.columns for name in column.names]
+    kinds = [name.kind for name in names if table.rank_at >= 0]
+    return "sum" in kinds and any(map(is_hash, names))
 
 
 def _is_of_work(name: str) -> bool:
