@@ -23,6 +23,8 @@ _WIDE = re.compile(r"\s{2,}|\t")
 _ANY = re.compile(r"[\s,;|\u2502\u2503\u2551]+")
 # A unit in brackets belongs to the name before it.
 _APART = re.compile(r"(?<=\S)\s+(?=[(\[][^)\]\s]{1,8}[)\]])")
+_FILLED = re.compile(r"(?<=\S) ?[/@]\s{0,8}(?=\S)")
+_SPACED = re.compile(r"[\s|,;]+")
 _PARTED = re.compile(r"(?<=\S) ?/ ?(?=\S)")
 
 _WORDS = r"(?:global[ _-]?)?rank|rk|r|worker|proc|process"
@@ -83,6 +85,11 @@ def _split_wide(text: str) -> list[str]:
 def _split_any(text: str) -> list[str]:
     joined = _PARTED.sub("/", _APART.sub("", text))
     return _ANY.split(joined.strip(" \t|,;\u2502\u2503\u2551"))
+
+
+def split_pairs(text: str) -> list[str]:
+    """Split a row whose cells have two numbers each, filled up by blanks: ``8326/ 430``."""
+    return [cell for cell in _SPACED.split(_FILLED.sub("/", text).strip(" \t|,;")) if cell]
 
 
 # The surest first.

@@ -37,6 +37,9 @@ class RankTable:
     is_device: bool
     host_at: int = -1
     scales: list[float] = field(default_factory=list)
+    # What all cells hold, where the head says it once; the ranks where it says which.
+    shared: tuple[Name, ...] = ()
+    ranks: range = range(0)
 
 
 def read_rank_head(text: str, way: Callable[[str], list[str]]) -> RankTable | None:

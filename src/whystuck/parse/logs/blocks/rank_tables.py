@@ -33,6 +33,11 @@ from whystuck.parse.logs.blocks.rank_heads import (
     read_rank_head,
     read_sum,
 )
+from whystuck.parse.logs.blocks.shared_heads import (
+    SHARED_MARKS,
+    read_shared_head,
+    take_shared_row,
+)
 from whystuck.parse.logs.blocks.tabled import MAX_STRANGERS, TabledSeen
 from whystuck.parse.logs.lines import LogLine
 
@@ -46,6 +51,7 @@ _SECOND = (
     *(b"gpu1", b"gpu 1", b"GPU1", b"GPU 1"),
 )
 RANK_MARKS = (
+    *SHARED_MARKS,
     # The head of a column of ranks.
     *(
         word + end
@@ -140,6 +146,8 @@ class RankTableReader:
             return
         for table in self._tables:
             for text in texts:
+                if table.shared and not table.columns:
+                    take_shared_row(cells.split_cells(text, table.way), table)
                 for one in list_rows(text, table):
                     if (found := self._read_cells(line, row, table, one)) is not None:
                         self._tables, self._strangers = [table], 0
@@ -153,6 +161,8 @@ class RankTableReader:
 
     def _begins(self, text: str, row: int, above: Above) -> bool:
         tables = [one for way in cells.WAYS if (one := read_rank_head(text, way)) is not None]
+        if shared := read_shared_head(text):
+            tables = [shared]
         if not tables:
             return False
         said = _read_above(above())
