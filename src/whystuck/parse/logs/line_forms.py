@@ -31,6 +31,9 @@ FORMS = {
     r" \d{4}| *\d{1,12}\.\d{3,9})\] )",
     "fabric": rf"\[(?P<fabric_at>(?:{MONTH}) \d\d \d{{4}} {CLOCK})\] ?",
     "slashed": r"\[?(?P<slashed_at>\d\d/\d\d/\d{4}[ ,-]+\d\d:\d\d:\d\d(?:[.,]\d+)?)\]? ?",
+    # The hour without its day: in brackets, or before what names a writer
+    "hour": rf"\[{CLOCK}(?:[.,]\d{{1,9}})?\]:? ?|{CLOCK}(?:[.,]\d{{1,9}})? {{1,2}}"
+    r"(?=[\[(<](?:[Rr](?:k|ank)?[ _:=]?)?\d{1,6}[\])>]|rank[ _]?\d{1,6}:)",
     "uptime": r"\[ *(?P<uptime_at>\d{1,12}\.\d{3,9})\] ?",
     "facility": r"(?:kern|user|daemon|auth|syslog|local\d) *:\w+ *: ",
     "kmsg": r"\d{1,3},\d+,(?P<kmsg_us>\d{1,18}),[-c+][^;]{0,40};",
@@ -80,13 +83,13 @@ FORMS = {
 # How each form may begin: with a bracket, a brace, a bar, a digit, a letter, or a part of a path.
 STARTS = {
     "[": (
-        "served iso ctime fabric slashed uptime glog bare_glog rank worker mpi seat local pod "
+        "served iso ctime fabric slashed hour uptime glog bare_glog rank worker mpi seat local pod "
         "level place"
     ),
     "(": "ray ascend rank",
     "<": "rank",
     "|": "rank level_field",
-    "0": "found captured cri journal iso console gathered slashed kmsg stream task nccl",
+    "0": "found captured cri journal iso console gathered slashed hour kmsg stream task nccl",
     "r": "found console gathered rank stream nccl",
     "a": "found syslog ctime console gathered facility glog stream here nccl ascend level",
     "/": "found stream",

@@ -146,8 +146,7 @@ class RankTableReader:
             return
         for table in self._tables:
             for text in texts:
-                if table.shared and not table.columns:
-                    take_shared_row(cells.split_cells(text, table.way), table)
+                take_shared_row(text, table)
                 for one in list_rows(text, table):
                     if (found := self._read_cells(line, row, table, one)) is not None:
                         self._tables, self._strangers = [table], 0

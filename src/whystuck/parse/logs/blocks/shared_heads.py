@@ -70,18 +70,17 @@ def _read_name(text: str) -> Name:
     return read_name(text.strip(" ()[]"))
 
 
-def take_shared_row(told: list[str], table: RankTable) -> bool:
+def take_shared_row(text: str, table: RankTable) -> None:
     """Take the first row of such a table, which tells how many ranks it has."""
+    if table.columns or not table.shared:
+        return
+    told = cells.split_cells(text, table.way)
     pairs = [cell.count("/") + 1 == len(table.shared) for cell in told]
     first = 0 if pairs and pairs[0] else 1
     count = len(told) - first
-    is_row = all(pairs[first:]) and _LEAST_RANKS <= count <= MAX_RANK
     values = [part for cell in told[first:] for part in cell.split("/")]
-    if not is_row or any(cells.read_value(part) is None for part in values):
-        return False
+    is_row = all(pairs[first:]) and all(cells.read_value(part) for part in values)
     ranks = table.ranks or range(count)
-    if len(ranks) != count:
-        return False
-    table.columns = [Column(()), *(Column(table.shared, rank) for rank in ranks)]
-    table.scales = [0.0] * len(table.columns)
-    return True
+    if is_row and _LEAST_RANKS <= count <= MAX_RANK and len(ranks) == count:
+        table.columns = [Column(()), *(Column(table.shared, rank) for rank in ranks)]
+        table.scales = [0.0] * len(table.columns)
