@@ -8,6 +8,8 @@ from collections.abc import Iterable
 from whystuck.parse.logs.label_forms import FOUND, HOST, NO_COUNT
 from whystuck.parse.logs.times import CLOCK, ISO, MONTH
 
+# Ranks and processes in Chinese, Japanese, Korean and Russian.
+_ABROAD = "\u8fdb\u7a0b|\u79e9|\u30e9\u30f3\u30af|\ub7ad\ud06c|[\u0420\u0440]\u0430\u043d\u0433"
 # The forms, the outer ones of programs that stamp what others write before the others. Each takes
 # one blank behind it at most, as the text of a traceback is told by its blanks.
 FORMS = {
@@ -42,11 +44,11 @@ FORMS = {
     "bare_glog": r"\[[IWEF] [\w./]{1,80}:\d+\] ?",
     "rank": r"\[[Rr]ank:? ?(?P<rank_number>\d{1,7})\]:? ?|"
     r"rank(?P<rank_word>\d{1,7})(?:\[(?P<rank_pid>\d{1,9})\]\[[\w.-]{1,60}\])?: ?|"
-    r"rank (?P<rank_said>\d{1,7}): ?(?=.)|"
+    r"(?:rank|rango?) (?P<rank_said>\d{1,7}): ?(?=.)|"
     # Loggers of Python with fields between bars; a service of Compose that is named by its rank.
     r"(?:\| *rank[=:] ?|rank[=:]?)(?P<rank_field>\d{1,7}) *\| ?|"
-    # `[r3]`, `(rank 3)`, `<RANK=3>`, as programs name themselves
-    r"[\[(<](?:rk?|rank|RANK)[ =:_-]?(?P<rank_mark>\d{1,6})[\])>]:? ?|"
+    # `[r3]`, `(rank 3)`, `<RANK=3>`, as programs name themselves, and in other languages
+    rf"[\[(<](?:rk?|rank|RANK|[Rr]ango?|{_ABROAD})[ =:_-]?(?P<rank_mark>\d{{1,6}})[\])>]:? ?|"
     # `[3]:[rank3]:`, as accelerate puts it
     r"\[\d{1,6}\]:(?=\[rank\d)",
     "level_field": r"\| *(?:DEBUG|INFO|SUCCESS|WARN|WARNING|ERROR|CRITICAL|FATAL|TRACE) *(?=\| )",

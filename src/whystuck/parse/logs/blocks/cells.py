@@ -27,8 +27,13 @@ _FILLED = re.compile(r"(?<=\S) ?[/@]\s{0,8}(?=\S)")
 _SPACED = re.compile(r"[\s|,;]+")
 _PARTED = re.compile(r"(?<=\S) ?/ ?(?=\S)")
 
-_WORDS = r"(?:global[ _-]?)?rank|rk|r|worker|proc|process"
-_DEVICES = r"gpu|cuda|npu|hpu|xpu|dev|device"
+# `rang`, `rango`, and as Chinese, Japanese, Korean and Russian call ranks and processes
+ABROAD = (
+    *("rang", "rango", "\u8fdb\u7a0b", "\u79e9", "\u30e9\u30f3\u30af", "\ub7ad\ud06c"),
+    "\u0440\u0430\u043d\u0433",
+)
+_WORDS = rf"(?:global[ _-]?)?rank|rk|r|worker|proc|process|{'|'.join(ABROAD)}"
+_DEVICES = r"gpu|cuda|npu|hpu|xpu|dev|device|\u663e\u5361|\u5361"
 # What of several measurements a column has.
 _MIDDLE = r"(?:(?:p50|mean|avg|median|med)[ _]{1,4})?"
 _NAMED = re.compile(

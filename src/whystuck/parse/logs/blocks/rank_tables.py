@@ -50,8 +50,17 @@ _SECOND = (
     *(b"r1", b"R1", b"rank1", b"rank 1", b"rank_1", b"Rank1", b"Rank 1", b"RANK1"),
     *(b"gpu1", b"gpu 1", b"GPU1", b"GPU 1"),
 )
+_ABROAD = tuple(
+    word.encode() for one in cells.ABROAD for word in dict.fromkeys((one, one.capitalize()))
+)
 RANK_MARKS = (
     *SHARED_MARKS,
+    # The head in other languages, and the second of several.
+    *(word + end for word in _ABROAD for end in (b"  ", b" |", b",", b"\t")),
+    *(word + b" 1" + end for word in _ABROAD for end in (b"  ", b" |")),
+    # Phases alone, where rows begin with the name of a rank.
+    *(word + end for word in (b"fwd", b"forward", b"bwd", b"backward") for end in (b"  ", b" |")),
+    *(word + end for word in (b"compute", b"data_wait") for end in (b"  ", b" |")),
     # The head of a column of ranks.
     *(
         word + end
