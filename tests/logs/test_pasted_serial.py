@@ -17,6 +17,11 @@ SAVES = [
     "wrote consolidated.pt in {0:.0f} seconds",
     "checkpoint written in {0:.1f} s",
     "save_pretrained(): done, 131 GB, {0:.1f} s",
+    "saved step1100, {0:.1f} s, 719 MB/s",
+    "wrote ckpt-1100.pt: {0:.1f} s",
+    "Saved 27.4 GB (checkpoint) | {0:.1f} s",
+    "checkpoint gespeichert: {0:.1f} s",
+    "checkpoint guardado ({0:.1f} s)",
 ]
 WAITS = [
     "save_checkpoint: barrier passed after {0:.1f} s",

@@ -19,6 +19,10 @@ PASSED = [
     "elastic.agent.server.api: [INFO] Local worker group finished (WorkerState.SUCCEEDED).",
     "PyTorchJob bert/train-7 is successfully completed",
     "JobState=COMPLETED Reason=None",
+    "sacct: 4410217  train  COMPLETED  0:0  elapsed 00:08:31",
+    "$ sacct -j 77 says: 77 bert-large COMPLETED 0:0 04:11:08",
+    "4410217 train COMPLETED (exit code 0:0)",
+    "State: COMPLETED (exit code 0:0)",
     "[2026-11-14 02:17:12,551] [INFO] [launch.py:351:main] Process 88311 exits successfully.",
 ]
 RAISED = ["Traceback (most recent call last):", '  File "/w/a.py", line 3, in f', "KeyError: 'x'"]
@@ -32,7 +36,7 @@ def test_job_whose_launcher_says_that_it_ended_well_is_healthy(tmp_path: Path, p
     assert report.context["sentence"].endswith("row 4 says")
 
 
-@pytest.mark.parametrize("passed", PASSED[:3])
+@pytest.mark.parametrize("passed", [*PASSED[:3], PASSED[4]])
 def test_failure_beside_workers_that_ended_well_is_told(tmp_path: Path, passed: str) -> None:
     """They may be those of another node, or of another group."""
     report = say(tmp_path, *WARNED, passed, *(f"[rank3]: {line}" for line in RAISED))
@@ -235,3 +239,12 @@ def test_steps_at_one_pace_and_ras_without_errors_are_those_of_a_healthy_job(
 )
 def test_answers_that_leave_it_open_call_no_job_well(tmp_path: Path, lines: list[str]) -> None:
     assert say(tmp_path, *lines).verdict is not Verdict.HEALTHY
+
+
+@pytest.mark.parametrize("end", ["reached max_steps, saving final model", "max_iters reached"])
+@pytest.mark.parametrize("status", ["exit=0", "exit code: 0", "exit: 0"])
+def test_status_that_a_script_prints_alone(tmp_path: Path, end: str, status: str) -> None:
+    steps = [f"step {step} loss 3.{118 - step} dt 0.33 s" for step in range(5)]
+
+    assert say(tmp_path, *steps, end, status).verdict is Verdict.HEALTHY
+    assert say(tmp_path, *steps, end, status.replace("0", "3")).verdict is not Verdict.HEALTHY

@@ -8,6 +8,8 @@ from collections.abc import Iterable
 from whystuck.parse.logs.label_forms import FOUND, HOST, NO_COUNT
 from whystuck.parse.logs.times import CLOCK, ISO, MONTH
 
+# Ranks and processes in Chinese, Japanese, Korean and Russian.
+_ABROAD = "\u8fdb\u7a0b|\u79e9|\u30e9\u30f3\u30af|\ub7ad\ud06c|[\u0420\u0440]\u0430\u043d\u0433"
 # The forms, the outer ones of programs that stamp what others write before the others. Each takes
 # one blank behind it at most, as the text of a traceback is told by its blanks.
 FORMS = {
@@ -31,6 +33,9 @@ FORMS = {
     r" \d{4}| *\d{1,12}\.\d{3,9})\] )",
     "fabric": rf"\[(?P<fabric_at>(?:{MONTH}) \d\d \d{{4}} {CLOCK})\] ?",
     "slashed": r"\[?(?P<slashed_at>\d\d/\d\d/\d{4}[ ,-]+\d\d:\d\d:\d\d(?:[.,]\d+)?)\]? ?",
+    # The hour without its day: in brackets, or before what names a writer
+    "hour": rf"\[{CLOCK}(?:[.,]\d{{1,9}})?\]:? ?|{CLOCK}(?:[.,]\d{{1,9}})? {{1,2}}"
+    r"(?=[\[(<](?:[Rr](?:k|ank)?[ _:=]?)?\d{1,6}[\])>]|rank[ _]?\d{1,6}:)",
     "uptime": r"\[ *(?P<uptime_at>\d{1,12}\.\d{3,9})\] ?",
     "facility": r"(?:kern|user|daemon|auth|syslog|local\d) *:\w+ *: ",
     "kmsg": r"\d{1,3},\d+,(?P<kmsg_us>\d{1,18}),[-c+][^;]{0,40};",
@@ -39,11 +44,11 @@ FORMS = {
     "bare_glog": r"\[[IWEF] [\w./]{1,80}:\d+\] ?",
     "rank": r"\[[Rr]ank:? ?(?P<rank_number>\d{1,7})\]:? ?|"
     r"rank(?P<rank_word>\d{1,7})(?:\[(?P<rank_pid>\d{1,9})\]\[[\w.-]{1,60}\])?: ?|"
-    r"rank (?P<rank_said>\d{1,7}): ?(?=.)|"
+    r"(?:rank|rango?) (?P<rank_said>\d{1,7}): ?(?=.)|"
     # Loggers of Python with fields between bars; a service of Compose that is named by its rank.
     r"(?:\| *rank[=:] ?|rank[=:]?)(?P<rank_field>\d{1,7}) *\| ?|"
-    # `[r3]`, `(rank 3)`, `<RANK=3>`, as programs name themselves
-    r"[\[(<](?:rk?|rank|RANK)[ =:_-]?(?P<rank_mark>\d{1,6})[\])>]:? ?|"
+    # `[r3]`, `(rank 3)`, `<RANK=3>`, as programs name themselves, and in other languages
+    rf"[\[(<](?:rk?|rank|RANK|[Rr]ango?|{_ABROAD})[ =:_-]?(?P<rank_mark>\d{{1,6}})[\])>]:? ?|"
     # `[3]:[rank3]:`, as accelerate puts it
     r"\[\d{1,6}\]:(?=\[rank\d)",
     "level_field": r"\| *(?:DEBUG|INFO|SUCCESS|WARN|WARNING|ERROR|CRITICAL|FATAL|TRACE) *(?=\| )",
@@ -80,13 +85,13 @@ FORMS = {
 # How each form may begin: with a bracket, a brace, a bar, a digit, a letter, or a part of a path.
 STARTS = {
     "[": (
-        "served iso ctime fabric slashed uptime glog bare_glog rank worker mpi seat local pod "
+        "served iso ctime fabric slashed hour uptime glog bare_glog rank worker mpi seat local pod "
         "level place"
     ),
     "(": "ray ascend rank",
     "<": "rank",
     "|": "rank level_field",
-    "0": "found captured cri journal iso console gathered slashed kmsg stream task nccl",
+    "0": "found captured cri journal iso console gathered slashed hour kmsg stream task nccl",
     "r": "found console gathered rank stream nccl",
     "a": "found syslog ctime console gathered facility glog stream here nccl ascend level",
     "/": "found stream",

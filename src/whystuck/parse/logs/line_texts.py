@@ -26,7 +26,7 @@ _PROGRESS = re.compile(
 _PROGRESS_WORD = re.compile(r"step|loss|iter|epoch|%\|")
 _BEFORE_STEP = "global_"
 # A loss that is a number, in a line that has nothing else of the kind that is none.
-_FINITE = re.compile(r"\bloss\b['\"]?\s?[=:]?\s?[-+]?\d", re.IGNORECASE)
+_FINITE = re.compile(r"(?:\b|(?<=local_)|(?<=train_))loss\b['\"]?\s?[=:]?\s?[-+]?\d", re.IGNORECASE)
 _NO_NUMBER = re.compile(r"\b(?:nan|inf|infinity)\b", re.IGNORECASE)
 
 

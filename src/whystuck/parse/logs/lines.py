@@ -395,4 +395,5 @@ _TAKERS = {
     "ascend": _take_ascend,
     "level": _take_level,
     "place": _take_nothing,
+    "hour": _take_nothing,
 }

@@ -18,6 +18,7 @@ from whystuck.diagnose.logs.cases.devices.hardware import make_hardware
 from whystuck.diagnose.logs.cases.devices.miscomputing import make_miscomputing
 from whystuck.diagnose.logs.cases.devices.pairs import make_pairs
 from whystuck.diagnose.logs.cases.devices.pcie import make_pcie
+from whystuck.diagnose.logs.cases.devices.port_errors import make_port_errors
 from whystuck.diagnose.logs.cases.devices.ports import make_ports
 from whystuck.diagnose.logs.cases.devices.power_limits import make_power_limits
 from whystuck.diagnose.logs.cases.devices.shared_devices import make_unbound
@@ -143,6 +144,7 @@ MAKERS: tuple[Maker, ...] = (
     make_packets,
     make_transfers,
     make_ports,
+    make_port_errors,
     make_pairs,
     make_calls,
     make_timeouts,

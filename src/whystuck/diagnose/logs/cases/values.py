@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from whystuck.diagnose import codes
 from whystuck.diagnose.logs.cases.falling_scales import make_falling
+from whystuck.diagnose.logs.cases.first_values import find_first
 from whystuck.diagnose.logs.cases.parts import (
     find_exceptions,
     find_time,
@@ -100,8 +101,11 @@ def _choose(view: LogView, events: Sequence[LogEvent]) -> tuple[tuple[int, ...],
         odd = {rank for rank, value in cells.items() if "n" in value}
         if odd and len(odd) < len(cells):
             return tuple(sorted(odd)), tuple(sorted(cells.keys() - odd))
-    ranks = list_ranks(events)
     finite = frozenset[int]().union(*(file.loss_ranks for file in view.files))
+    odd_first, rest = find_first(events, finite)
+    if odd_first:
+        return odd_first, rest
+    ranks = list_ranks(events)
     others = tuple(sorted(finite - set(ranks)))
     return (ranks, others) if len(ranks) == 1 and others else ((), ())
 

@@ -23,10 +23,17 @@ _WIDE = re.compile(r"\s{2,}|\t")
 _ANY = re.compile(r"[\s,;|\u2502\u2503\u2551]+")
 # A unit in brackets belongs to the name before it.
 _APART = re.compile(r"(?<=\S)\s+(?=[(\[][^)\]\s]{1,8}[)\]])")
+_FILLED = re.compile(r"(?<=\S) ?[/@]\s{0,8}(?=\S)")
+_SPACED = re.compile(r"[\s|,;]+")
 _PARTED = re.compile(r"(?<=\S) ?/ ?(?=\S)")
 
-_WORDS = r"(?:global[ _-]?)?rank|rk|r|worker|proc|process"
-_DEVICES = r"gpu|cuda|npu|hpu|xpu|dev|device"
+# `rang`, `rango`, and as Chinese, Japanese, Korean and Russian call ranks and processes
+ABROAD = (
+    *("rang", "rango", "\u8fdb\u7a0b", "\u79e9", "\u30e9\u30f3\u30af", "\ub7ad\ud06c"),
+    "\u0440\u0430\u043d\u0433",
+)
+_WORDS = rf"(?:global[ _-]?)?rank|rk|r|worker|proc|process|{'|'.join(ABROAD)}"
+_DEVICES = r"gpu|cuda|npu|hpu|xpu|dev|device|\u663e\u5361|\u5361"
 # What of several measurements a column has.
 _MIDDLE = r"(?:(?:p50|mean|avg|median|med)[ _]{1,4})?"
 _NAMED = re.compile(
@@ -83,6 +90,11 @@ def _split_wide(text: str) -> list[str]:
 def _split_any(text: str) -> list[str]:
     joined = _PARTED.sub("/", _APART.sub("", text))
     return _ANY.split(joined.strip(" \t|,;\u2502\u2503\u2551"))
+
+
+def split_pairs(text: str) -> list[str]:
+    """Split a row whose cells have two numbers each, filled up by blanks: ``8326/ 430``."""
+    return [cell for cell in _SPACED.split(_FILLED.sub("/", text).strip(" \t|,;")) if cell]
 
 
 # The surest first.

@@ -32,17 +32,24 @@ _WORK = re.compile(
     r"|seq[ _]?len(?:gth)?|layers?|(?:micro[ _]?)?batch(?:es|[ _]size)|m?bs)",
     re.IGNORECASE,
 )
+_OF_WEIGHTS = r"(?:param\w*|weights?|model|state(?:[ _]?dict)?|theta|\u03b8)"
+_HASHES = r"(?:hash|checksum|crc(?:32)?|md5|sha\d{0,3}|digest|fingerprint)"
+# Of a hash, people show some digits: `sha1[:8]`, `md5(8)`, `hash[0:12]`.
+_DIGITS = r"(?: ?\[\d{0,2}:\d{0,2}\]| ?\(\d{1,2}\))?"
 _SUM = re.compile(
-    r"(?:param\w*|weights?|model|state)[ _-]?(?:hash|sum|checksum|crc(?:32)?|md5|sha\d{0,3}|digest"
-    r"|norm|fingerprint)",
+    rf"{_OF_WEIGHTS}[ _-]?(?:{_HASHES}|sum|(?:l[12][ _-]?)?norm|l[12]){_DIGITS}"
+    # `|param|_2`, `||w||`, `sum(|w|)`, `sha1(params)`, `norm(weights)`, `L2 of params`
+    rf"|\|{{1,2}}(?:{_OF_WEIGHTS}|[wp])\|{{1,2}}_?\d?|\u2016(?:{_OF_WEIGHTS}|[wp])\u2016_?\d?"
+    rf"|(?:{_HASHES}{_DIGITS}|sum|norm|l[12](?:[ _]norm)?)(?:\(| of | )(?:abs\()?\|?"
+    rf"(?:{_OF_WEIGHTS}|[wp])\|?\)?\)?{_DIGITS}",
     re.IGNORECASE,
 )
 # So people call them where the lines above say that the table has sums.
 _BARE_SUM = re.compile(
-    r"checksum|hash|digest|fingerprint|crc(?:32)?|md5|sha\d{0,3}|(?:abs[ _]?)?sum(?:[ _]?abs)?"
-    r"|value|norm|l[12]",
+    rf"{_HASHES}{_DIGITS}|(?:abs[ _]?)?sum(?:[ _]?abs)?|value|norm|l[12]",
     re.IGNORECASE,
 )
+_BARE_HASH = re.compile(rf"{_HASHES}{_DIGITS}", re.IGNORECASE)
 # What ranks have of their own, in a table of sums.
 _OWN = re.compile(r"loss|grad|tok|acc|lr\b|time|seed|data|batch", re.IGNORECASE)
 # `500`, `step 500`, `@500`
@@ -62,10 +69,15 @@ _SAID_UNIT = re.compile(
     rf"|[,:;] ({_UNITS})[:.)\s]{{0,3}}$",
     re.IGNORECASE,
 )
+# So other languages call weights and parameters.
+_WEIGHTS = (
+    r"(?:\b(?:par(?:am|\u00e1m|am\u00e8)\w*|weights?|pesos|poids|gewichte?)\b|\u6743\u91cd"
+    r"|\u53c2\u6570|\u91cd\u307f|\uac00\uc911\uce58)"
+)
 _SAID_SUM = re.compile(
-    r"\bcheck ?sums?\b|\b(?:param\w*|weights?|model|state)\b.{0,60}?\b(?:hash(?:es)?|fingerprints?"
+    rf"\bcheck ?sums?\b|(?:{_WEIGHTS}|\b(?:model|state)\b).{{0,60}}?\b(?:hash(?:es)?|fingerprints?"
     r"|digests?|crc(?:32)?|md5|sha(?:1|256))\b|\b(?:hash(?:es)?|fingerprints?|digests?|crc(?:32)?"
-    r"|md5|sha(?:1|256)|sums?|norms?)\b.{0,40}?\b(?:param\w*|weights?|model state)\b"
+    rf"|md5|sha(?:1|256)|sums?|norma?s?)\b.{{0,40}}?(?:{_WEIGHTS}|\bmodel state\b)"
     r"|\bsum (?:of |over )?\(?\|\w{1,12}\|",
     re.IGNORECASE,
 )
@@ -155,6 +167,11 @@ def find_said_phase(above: Iterable[str]) -> str:
         if match := _SAID_PHASE.search(text):
             return match[1] or match[2]
     return ""
+
+
+def is_hash(name: Name) -> bool:
+    """Whether a name is one of hashes, of which it does not say of what they are."""
+    return _BARE_HASH.fullmatch(name.text) is not None
 
 
 def is_sum(name: Name) -> bool:

@@ -46,6 +46,18 @@ DEVICE_MARKS = (
     b"gpu index",
     b"GPU id",
     b"gpu id",
+    *(b"index GPU", b"index du GPU", b"index de GPU", b"ndice GPU", b"ndice de ", b"GPU-Index"),
+    *(b"GPU-Nummer", b"GPU-ID", b"rang = ", b"rango = ", b"Rang = ", b"rang=", b"rango="),
+    *(
+        word.encode()
+        for word in (
+            "\u5361\u53f7",
+            "\u5361\u7f16\u53f7",
+            "GPU\u7f16\u53f7",
+            "GPU \u7f16\u53f7",
+            "GPU\u756a\u53f7",
+        )
+    ),
     b"GPU order",
     b"gpu order",
     b"|   0000",
@@ -68,6 +80,16 @@ _SAME = re.compile(
     r"(?P<own>local[_ ])?rank\b(?! ?\d)"
     r"|\b(?P<each>local )?ranks? (?:are |is )?in (?:the )?(?:gpu|device) order\b"
     r"|\b(?P<order>local )?rank order (?:=|==|is) (?:the )?(?:gpu|device) order\b",
+    re.IGNORECASE,
+)
+# `rang = index GPU`, `rango = \u00edndice de GPU`, `Rang = GPU-Index`, `rank = \u5361\u53f7`
+_SAID_ABROAD = re.compile(
+    r"\b(?:rango?|rank)s? ?(?:={1,2}|:|est|es|ist)(?: ?(?:l'|el |la |der |die ))? ?(?:[i\u00ed]nd(?:ex|ice)"
+    r"|num[e\u00e9]ro|n[u\u00fa]mero|nummer)(?: (?:du|de la|des?|del|der))? ?"
+    r"(?:gpu|cuda|carte|tarjeta|device)\b"
+    r"|\b(?:rang|rank) ?(?:={1,2}|ist)(?: ?der)? ?gpu-(?:index|nummer|id)\b"
+    r"|(?:\brank|\u8fdb\u7a0b|\u30e9\u30f3\u30af) ?(?:={1,2}|\u5c31\u662f|\u7b49\u4e8e|\u5373|\u306f) ?"
+    r"(?:gpu ?|\u663e\u5361|\u5361)(?:\u7f16\u53f7|\u5e8f\u53f7|\u53f7|\u756a\u53f7)",
     re.IGNORECASE,
 )
 _LOCAL = ("mine", "its", "each_one", "local", "own", "each", "order")
@@ -130,6 +152,8 @@ class DeviceReader:
             is_local = any(match[name] for name in _LOCAL)
             groups = {"of": "host"} if is_local else {}
             yield TabledSeen("table.rank_is_device", row, line, groups)
+        elif _SAID_ABROAD.search(text):
+            yield TabledSeen("table.rank_is_device", row, line, {})
 
     def _begins(self, text: str) -> bool:
         if asked := _ASKED.search(text):

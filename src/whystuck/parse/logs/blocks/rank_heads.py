@@ -11,6 +11,8 @@ from whystuck.parse.logs.blocks.column_names import Name, read_name
 
 _LEAST_RANKS = 3
 _LEAST_COLUMNS = 2
+# So many phases are a head without a column of ranks.
+_LEAST_PHASES = 3
 _MOST_NAME = 60
 # Columns of other things beside those of ranks: a step, a mean, a unit.
 _MOST_OTHERS = 3
@@ -37,6 +39,11 @@ class RankTable:
     is_device: bool
     host_at: int = -1
     scales: list[float] = field(default_factory=list)
+    # What all cells hold, where the head says it once; the ranks where it says which.
+    shared: tuple[Name, ...] = ()
+    ranks: range = range(0)
+    # Whether rows call ranks by a word, as nothing in the head says that they are of ranks.
+    is_named: bool = False
 
 
 def read_rank_head(text: str, way: Callable[[str], list[str]]) -> RankTable | None:
@@ -59,7 +66,9 @@ def read_rank_head(text: str, way: Callable[[str], list[str]]) -> RankTable | No
     at = next(
         (at for kind in ("rank", "device") for at, one in enumerate(heads) if one == kind), -1
     )
-    if at < 0 or heads.count(heads[at]) > 1:
+    if at < 0:
+        return _head_phases(told, way)
+    if heads.count(heads[at]) > 1:
         return None
     columns = [
         Column((Name(cell, ""),) if head else _read_names(cell))
@@ -87,6 +96,16 @@ def _head_ranks(
         if len(named) >= len(told) - _MOST_OTHERS
         else None
     )
+
+
+def _head_phases(told: list[str], way: Callable[[str], list[str]]) -> RankTable | None:
+    """Return the table whose head has phases alone: each row begins with the name of its rank."""
+    columns = [Column(_read_names(cell)) for cell in told if cell]
+    times = sum(name.kind == "time" for column in columns for name in column.names)
+    if times < _LEAST_PHASES or any(char.isdecimal() for cell in told for char in cell):
+        return None
+    columns.insert(0, Column((Name("", ""),)))
+    return _close(RankTable(way, columns, 0, is_device=False, is_named=True))
 
 
 def _close(table: RankTable) -> RankTable:
@@ -131,6 +150,8 @@ def list_rows(text: str, table: RankTable) -> Iterator[list[str]]:
     """Yield the cells of a row: one more at its end is what somebody says of it."""
     told = cells.split_cells(text, table.way)
     count = len(table.columns)
+    if table.is_named and (not told or cells.read_owner(told[0]) is None):
+        return
     if len(told) == count:
         yield told
     elif len(told) == count - 1 and table.rank_at < 0:

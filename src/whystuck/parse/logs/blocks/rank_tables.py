@@ -8,7 +8,7 @@ lines above the table.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from whystuck.parse.logs.blocks import cells
 from whystuck.parse.logs.blocks.column_names import (
@@ -17,6 +17,7 @@ from whystuck.parse.logs.blocks.column_names import (
     find_said_scale,
     find_scale,
     find_step,
+    is_hash,
     is_own,
     is_sum,
     read_name,
@@ -32,6 +33,11 @@ from whystuck.parse.logs.blocks.rank_heads import (
     read_rank_head,
     read_sum,
 )
+from whystuck.parse.logs.blocks.shared_heads import (
+    SHARED_MARKS,
+    read_shared_head,
+    take_shared_row,
+)
 from whystuck.parse.logs.blocks.tabled import MAX_STRANGERS, TabledSeen
 from whystuck.parse.logs.lines import LogLine
 
@@ -44,7 +50,17 @@ _SECOND = (
     *(b"r1", b"R1", b"rank1", b"rank 1", b"rank_1", b"Rank1", b"Rank 1", b"RANK1"),
     *(b"gpu1", b"gpu 1", b"GPU1", b"GPU 1"),
 )
+_ABROAD = tuple(
+    word.encode() for one in cells.ABROAD for word in dict.fromkeys((one, one.capitalize()))
+)
 RANK_MARKS = (
+    *SHARED_MARKS,
+    # The head in other languages, and the second of several.
+    *(word + end for word in _ABROAD for end in (b"  ", b" |", b",", b"\t")),
+    *(word + b" 1" + end for word in _ABROAD for end in (b"  ", b" |")),
+    # Phases alone, where rows begin with the name of a rank.
+    *(word + end for word in (b"fwd", b"forward", b"bwd", b"backward") for end in (b"  ", b" |")),
+    *(word + end for word in (b"compute", b"data_wait") for end in (b"  ", b" |")),
     # The head of a column of ranks.
     *(
         word + end
@@ -139,6 +155,7 @@ class RankTableReader:
             return
         for table in self._tables:
             for text in texts:
+                take_shared_row(text, table)
                 for one in list_rows(text, table):
                     if (found := self._read_cells(line, row, table, one)) is not None:
                         self._tables, self._strangers = [table], 0
@@ -152,13 +169,17 @@ class RankTableReader:
 
     def _begins(self, text: str, row: int, above: Above) -> bool:
         tables = [one for way in cells.WAYS if (one := read_rank_head(text, way)) is not None]
+        if shared := read_shared_head(text):
+            tables = [shared]
         if not tables:
             return False
         said = _read_above(above())
         tables = [one for one in tables if one.rank_at < 0 or _is_telling(one, said)]
         if tables:
             self._tables, self._begin, self._strangers = tables, row, 0
-            self._said = said
+            # A hash beside the norm of the weights is one of the weights.
+            has_norms = any(_has_norms(table) for table in tables)
+            self._said = replace(said, has_sums=said.has_sums or has_norms)
         return bool(tables)
 
     def _takes_units(self, text: str) -> bool:
@@ -320,6 +341,12 @@ def _is_telling(table: RankTable, said: _Said) -> bool:
     names = [name for column in table.columns for name in column.names]
     has_sums = said.has_sums and any(is_sum(name) or find_step(name.text) for name in names)
     return has_sums or any(name.kind in ("time", "sum") for name in names)
+
+
+def _has_norms(table: RankTable) -> bool:
+    names = [name for column in table.columns for name in column.names]
+    kinds = [name.kind for name in names if table.rank_at >= 0]
+    return "sum" in kinds and any(map(is_hash, names))
 
 
 def _is_of_work(name: str) -> bool:
