@@ -40,6 +40,7 @@ ORDERS = [
     "for pid in 811 812 813 814; do py-spy dump -p $pid | head -20; done  # ranks 0-3",
     "for p in 811 812 813 814 ; do echo; py-spy dump --pid $p; done (= ranks 0, 1, 2, 3)",
     "pids 811,812,813,814 = ranks 0..3",
+    "pids 811-814 are ranks 0-3",
     "PIDs: 811 812 813 814 (rank 0/1/2/3)",
 ]
 
