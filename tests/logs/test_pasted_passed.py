@@ -71,6 +71,13 @@ def test_rank_behind_a_call_left_it_out(tmp_path: Path, wait: str, test: str) ->
     assert finding.confidence == "likely"
 
 
+def test_setting_is_the_same_on_all_ranks(tmp_path: Path) -> None:
+    source = show(["out = model(images)", "", "if self.reduces_metrics:"])
+    finding = first_of(paste(tmp_path, WAIT, CLIP, source))
+
+    assert (finding.culprits.ranks, finding.confidence) == ([2], "possible")
+
+
 def test_rank_that_computes_may_be_late(tmp_path: Path) -> None:
     finding = first_of(paste(tmp_path, WAIT, BUSY, show(SOURCE["count"])))
 
