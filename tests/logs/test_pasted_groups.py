@@ -22,6 +22,8 @@ LAYOUTS = {
     "and": "EP groups: [0,1] and [2,3]; DP groups: [0,2] and [1,3]",
     "bars": "ep group = [0,1] | [2,3]  dp group = [0,2] | [1,3]",
     "Chinese": "ep 组: [0,1] 和 [2,3]  dp 通信组: [0,2] 和 [1,3]",
+    "counted": "ep group 0: [0,1]  ep group 1: [2,3]  dp group 0: [0,2]  dp group 1: [1,3]",
+    "HCCL": "ep 通信域: [0,1]  [2,3]; dp 通信域: [0,2] [1,3]",
     "Japanese": "ep グループ: [0,1]、[2,3] dp グループ: [0,2]、[1,3]",
     "German": "EP-Gruppen: [0,1] und [2,3], DP-Gruppen: [0,2] und [1,3]",
     "French": "groupes ep : [0,1] et [2,3], groupes dp : [0,2] et [1,3]",

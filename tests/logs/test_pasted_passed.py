@@ -40,6 +40,7 @@ ORDERS = [
     "for pid in 811 812 813 814; do py-spy dump -p $pid | head -20; done  # ranks 0-3",
     "for p in 811 812 813 814 ; do echo; py-spy dump --pid $p; done (= ranks 0, 1, 2, 3)",
     "pids 811,812,813,814 = ranks 0..3",
+    "pids 811-814 are ranks 0-3",
     "PIDs: 811 812 813 814 (rank 0/1/2/3)",
 ]
 
@@ -68,6 +69,13 @@ def test_rank_behind_a_call_left_it_out(tmp_path: Path, wait: str, test: str) ->
 
     assert (finding.name, finding.culprits.ranks) == ("skipped-collective", [2])
     assert finding.confidence == "likely"
+
+
+def test_setting_is_the_same_on_all_ranks(tmp_path: Path) -> None:
+    source = show(["out = model(images)", "", "if self.reduces_metrics:"])
+    finding = first_of(paste(tmp_path, WAIT, CLIP, source))
+
+    assert (finding.culprits.ranks, finding.confidence) == ([2], "possible")
 
 
 def test_rank_that_computes_may_be_late(tmp_path: Path) -> None:

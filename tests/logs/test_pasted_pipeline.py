@@ -241,3 +241,20 @@ def test_receives_of_one_line_are_a_ring(tmp_path: Path) -> None:
     found = first_of(say(tmp_path, *"\n".join(stacks).splitlines()))
 
     assert (found.name, found.culprits.ranks) == ("p2p-cycle", [0, 1, 2, 3])
+
+
+def test_stage_that_left_out_a_gradient_is_named(tmp_path: Path) -> None:
+    notes = [
+        "[stage2/rank2] mb 3 bwd grad sent to 1",
+        "[stage2/rank2] mb 4 bwd: no grad, not sent, skip",
+        "[stage1/rank1] mb 3 grad recv from 2 ok",
+    ]
+    stacks = []
+    for rank in range(4):
+        is_act = rank > 1
+        told = {"function": "recv_act" if is_act else "recv_grad", "line": 71 if is_act else 84}
+        note = "    # src=2, mb=4" if rank == 1 else ""
+        stacks.append(SPY.format(rank=rank, outer=133 if is_act else 141, note=note, **told))
+    report = say(tmp_path, *notes, "", *"\n".join(stacks).splitlines())
+
+    assert (first_of(report).name, first_of(report).culprits.ranks) == ("p2p-unmatched", [2])

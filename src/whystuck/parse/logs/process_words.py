@@ -65,7 +65,8 @@ _LOOP = re.compile(
 # # rank 0 1`, `pids 101,102 = ranks 0-1`.
 _PIDS = re.compile(
     r"(?:\bfor \w{1,20} in|\b(?:pids?|processes)\b[ =:]{0,3}(?:are )?)[ (\['\"]{0,3}"
-    r"(?P<pids>\d{2,7}(?:[ ,/]{1,2}\d{2,7}){1,127})(?![\w.])",
+    r"(?P<pids>\d{2,7}(?:[ ,/]{1,2}\d{2,7}){1,127}|\d{2,7} ?(?:-|\.{2,3}|\u2013) ?\d{2,7})"
+    r"(?![\w.])",
     re.IGNORECASE,
 )
 _RANKS = re.compile(
@@ -149,11 +150,14 @@ def _list_paired(text: str) -> list[tuple[int, int, bool]]:
     shown, told = _PIDS.search(text), _RANKS.search(text)
     if shown is None or told is None or _DENIED.search(text):
         return []
-    pids = [int(one) for one in re.findall(r"\d+", shown["pids"])]
-    if ends := _RANGE.match(told["ranks"]):
-        first, last = int(ends[1]), int(ends[2])
-        ranks = list(range(first, min(last, first + _MOST_LISTED) + 1))
-    else:
-        ranks = [int(one) for one in re.findall(r"\d+", told["ranks"])]
+    pids, ranks = _read_numbers(shown["pids"]), _read_numbers(told["ranks"])
     is_sound = len(set(pids)) == len(pids) == len(ranks) == len(set(ranks))
     return [(rank, pid, False) for pid, rank in zip(pids, ranks, strict=True)] if is_sound else []
+
+
+def _read_numbers(text: str) -> list[int]:
+    """Read a list of numbers, or a range."""
+    if ends := _RANGE.match(text):
+        first, last = int(ends[1]), int(ends[2])
+        return list(range(first, min(last, first + _MOST_LISTED) + 1))
+    return [int(one) for one in re.findall(r"\d+", text)]

@@ -17,12 +17,14 @@ _AND = (
 )
 # The word for a group in other languages: `tp 组: [0,1]`, `dp-Gruppen: [0,2]`, `les groupes ...`.
 _WORDS = (
-    r"[ _-]?[^\W\d_]{0,12}(?:组|組|グループ|그룹|group|grupp|grup|groep|групп)[^\W\d_]{0,5}\s{0,2}"
+    r"[ _-]?[^\W\d_]{0,12}(?:组|組|通信域|グループ|그룹|group|grupp|grup|groep|групп)"
+    r"[^\W\d_]{0,5}\s{0,2}"
 )
 _NAMED = re.compile(
     r"(?<![\w.])(?P<name>(?:(?:tensor|data|pipe(?:line)?|expert|context|sequence|model)[ _-]){1,2}"
     r"parallel(?:[_-]\w{1,20})?|[A-Za-z][\w-]{0,40})"
-    r"(?P<kind>(?: (?:process )?(?:groups?|pgs?|ranks|members)){0,2})(?: (?:of|for) rank \d{1,7})?"
+    r"(?P<kind>(?: (?:process )?(?:groups?|pgs?|ranks|members)){0,2})"
+    r"(?: (?:of|for) rank \d{1,7}| #?\d{1,4}(?= ?[:=]))?"
     rf"(?:\s{{0,6}}(?:[=:\uff1a\u2192]|->|=>)?\s{{0,4}}|{_WORDS}(?:[=:\uff1a\u2192]|->|=>)\s{{0,4}})"
     rf"(?P<lists>[\[({{]?\s?{_LIST}(?:{_AND}{_LIST}){{0,63}})"
 )

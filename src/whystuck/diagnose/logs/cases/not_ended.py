@@ -9,7 +9,7 @@ from whystuck.diagnose import codes
 from whystuck.diagnose.algorithms.failures.causes import is_cascade
 from whystuck.diagnose.algorithms.stacks.frames import find_user_frame
 from whystuck.diagnose.algorithms.stacks.positions import Doing, locate
-from whystuck.diagnose.logs.cases.parts import place_exceptions
+from whystuck.diagnose.logs.cases.parts import WAITS, is_said, list_ranks, place_exceptions
 from whystuck.diagnose.logs.story import OWN, Case
 from whystuck.diagnose.logs.view import LogView, is_same_host
 from whystuck.evidence.finding import Citation
@@ -29,7 +29,9 @@ def make_not_ended(view: LogView) -> Iterator[Case]:
         found = item if item.rank >= 0 else _find_raiser(view, item, last)
         sample = last.get(found.rank)
         if sample is not None and _stands_later(sample, item) and _is_exiting(sample):
-            yield _tell(found, item, sample, sorted(last.keys() - {found.rank}))
+            waits = list_ranks(one for one in view.list_signatures(*WAITS) if is_said(one))
+            others = sorted({*last, *(rank for rank in waits if rank >= 0)} - {found.rank})
+            yield _tell(found, item, sample, others)
 
 
 def _find_raiser(

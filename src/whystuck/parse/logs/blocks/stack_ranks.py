@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import count
@@ -16,6 +17,7 @@ from whystuck.parse.logs.join import LogIndex
 from whystuck.parse.logs.known_logs import KnownLog
 from whystuck.parse.logs.said_places import is_said_pod
 
+_WORKER = re.compile(r"(?<![a-z])workers?-?(\d{1,5})(?![\w.])", re.IGNORECASE)
 # The ranks of one host are fewer.
 _MOST_LOCAL = 8
 
@@ -102,6 +104,11 @@ def _find_rank_of_pod(log: KnownLog, node: str) -> int:
     told = log.source.part.facts.said.rank_by_pod
     named = [ranks for said, ranks in told.items() if is_said_pod(said, node.lower())]
     ranks = set[int]().union(*named)
+    # The number of a worker's pod, where somebody says how ranks follow from it.
+    shift = log.source.part.facts.said.find_shift()
+    worker = _WORKER.search(node) if not ranks and shift is not None else None
+    if worker is not None and shift is not None:
+        ranks = {int(worker[1]) + shift}
     return ranks.pop() if len(ranks) == 1 else UNKNOWN_RANK
 
 

@@ -6,9 +6,11 @@ comes behind it. Who is past it in this step did not make it, as nobody gets out
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator, Mapping
 
 from whystuck.diagnose import codes
+from whystuck.diagnose.algorithms.source.blocks import parse_text
 from whystuck.diagnose.algorithms.source.reach import Reach, find_parting, find_reach
 from whystuck.diagnose.algorithms.stacks.frames import (
     describe_place,
@@ -30,6 +32,8 @@ from whystuck.evidence.ranks import name_ranks
 
 _LEAST = 3
 _MAX_CITES = 4
+# So far above a call the condition that leads past it may stand.
+_NEAR_LINES = 40
 
 
 def make_stacked_past(view: LogView) -> Iterator[Case]:
@@ -50,7 +54,9 @@ def make_stacked_past(view: LogView) -> Iterator[Case]:
     passed = _find_passed(site, call, view.evidence.sources)
     if passed is None:
         return
-    waits = all(_may_wait(mains[rank], view.evidence.sources) for rank in past)
+    sources = view.evidence.sources
+    waits = all(_may_wait(mains[rank], sources) for rank in past)
+    is_clear = waits and _asks_for_data(passed, sources)
     own = "its" if len(past) == 1 else "their"
     ranks = [*past, *sorted(inside)]
     yield Case(
@@ -62,8 +68,9 @@ def make_stacked_past(view: LogView) -> Iterator[Case]:
         ranks=tuple(past),
         victims=tuple(sorted(inside)),
         where=tuple(place for rank in past for place in make_places(rank, (passed, *site))),
-        # Who computes may as well be late: it is still in the step before.
-        confidence=Confidence.LIKELY if waits else Confidence.POSSIBLE,
+        # Who computes may as well be late: it is still in the step before. So may anybody be where
+        # the condition is a setting, which all ranks have alike.
+        confidence=Confidence.LIKELY if is_clear else Confidence.POSSIBLE,
         details={"group": "", "sequence": 0, "ops": {}},
         cites=tuple(
             Citation(f"rank {rank} is here", mains[rank].artifact, mains[rank].row)
@@ -107,3 +114,29 @@ def _find_passed(
     is_open = find_reach(theirs, ours, sources) is Reach.OPEN
     is_sure = find_reach(ours, theirs, sources) is Reach.ALL
     return theirs[0] if is_open and is_sure and ours[0].line > theirs[0].line else None
+
+
+def _asks_for_data(call: Frame, sources: Mapping[str, str]) -> bool:
+    """Tell whether a condition above a call asks for what is worked out there, by what is shown.
+
+    That is a call, an item, or a name that is given its value in the same text.
+    """
+    tree = parse_text(sources.get(call.file, ""))
+    if tree is None:
+        return False
+    stored = {
+        node.id
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+    }
+    tests = [
+        node.test
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and 0 <= call.line - node.lineno <= _NEAR_LINES
+    ]
+    return any(
+        isinstance(node, ast.Call | ast.Subscript)
+        or (isinstance(node, ast.Name) and node.id in stored)
+        for test in tests
+        for node in ast.walk(test)
+    )
