@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-Row = Sequence[str]
+Row = list[str]
 Draw = Callable[[Row, Sequence[Row]], list[str]]
 
 

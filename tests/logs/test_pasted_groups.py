@@ -19,6 +19,12 @@ LAYOUTS = {
     "numbered": "ep0=[0,1] ep1=[2,3] dp0=[0,2] dp1=[1,3]",
     "mesh": "DeviceMesh('cuda', [[0, 1], [2, 3]], mesh_dim_names=('dp', 'ep'))",
     "mesh of 2.9": "DeviceMesh((dp=2, ep=2), 'cuda', stride=(2, 1))",
+    "and": "EP groups: [0,1] and [2,3]; DP groups: [0,2] and [1,3]",
+    "bars": "ep group = [0,1] | [2,3]  dp group = [0,2] | [1,3]",
+    "Chinese": "ep 组: [0,1] 和 [2,3]  dp 通信组: [0,2] 和 [1,3]",
+    "Japanese": "ep グループ: [0,1]、[2,3] dp グループ: [0,2]、[1,3]",
+    "German": "EP-Gruppen: [0,1] und [2,3], DP-Gruppen: [0,2] und [1,3]",
+    "French": "groupes ep : [0,1] et [2,3], groupes dp : [0,2] et [1,3]",
     "round": "ep=(0, 1) ep=(2, 3) dp=(0, 2) dp=(1, 3)",
 }
 TRANSPOSED = "DeviceMesh((dp=2, ep=2), 'cuda', stride=(1, 2))"
@@ -105,6 +111,9 @@ def test_lists_that_are_no_groups_are_left_out() -> None:
         "shape=[4, 8]",
         "betas (0, 1)",
         "epochs: [1, 2]",
+        "expert counts: [12, 9] and [3, 4]",
+        "tensor 形状: [4, 8]",
+        "model 分组 shape: [4, 8]",
         "v = [3,4]",
         "ep=[0]",
         TRANSPOSED,

@@ -135,3 +135,22 @@ def test_low_limit_that_nobody_felt_breaks_nothing(tmp_path: Path, tool: str) ->
     report = say(tmp_path, *SHOWN[tool], *(f"[rank3]: {line}" for line in raised))
 
     assert [one.code for one in report.findings if one.severity != "note"] == ["C204"]
+
+
+def test_limit_with_its_name_is_read_beside_that_of_an_older_host(tmp_path: Path) -> None:
+    lines = [
+        (
+            "[1,8]<stdout>:cn102:41230:41430 [0] misc/ibvwrap.cc:252 NCCL WARN Call to "
+            "ibv_create_cq failed with error Cannot allocate memory"
+        ),
+        "inside the job:",
+        "$ ulimit -a | egrep 'locked|open|proc'",
+        "max locked memory           (kbytes, -l) 8192",
+        "open files                          (-n) 1048576",
+        "on an old-image node:",
+        "max locked memory           (kbytes, -l) unlimited",
+    ]
+    assert first_of(say(tmp_path, *lines)).code == "N404"
+
+    lines[3] = lines[3].replace("8192", "unlimited")
+    assert "N404" not in {one.code for one in say(tmp_path, *lines).findings}

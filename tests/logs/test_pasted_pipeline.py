@@ -164,3 +164,80 @@ def test_notes_of_stages_of_several_pipelines_name_nobody(tmp_path: Path) -> Non
     report = say(tmp_path, "world_size=8", *lines)
 
     assert not {rank for one in report.findings for rank in one.culprits.ranks}
+
+
+# Stages that wait in receives, as faulthandler and py-spy show them.
+SPY = """\
+== pid 70{rank}  rank {rank}
+Thread 70{rank} (idle): "MainThread"
+    recv (torch/distributed/distributed_c10d.py:2330)
+    wrapper (torch/distributed/c10d_logger.py:81)
+    {function} (pipe/stage.py:{line}){note}
+    run_1f1b (pipe/stage.py:{outer})
+    <module> (pipe/main.py:30)
+"""
+FAULT = """\
+rank {rank}:
+Thread 0x00007f6b1a7fc74{rank} (most recent call first):
+  File "/opt/py/torch/distributed/distributed_c10d.py", line 2330 in recv
+  File "/opt/py/torch/distributed/c10d_logger.py", line 81 in wrapper
+  File "/home/kim/pipe/stage.py", line {line} in {function}{note}
+  File "/home/kim/pipe/stage.py", line {outer} in run_1f1b
+  File "/home/kim/pipe/main.py", line 30 in <module>
+"""
+TOOLS = {"py-spy": SPY, "faulthandler": FAULT}
+NAMES = {"act": ("recv_act", "recv_grad"), "fwd": ("recv_forward", "recv_backward")}
+# How people say at a frame what it waits for.
+COMMENTS = {
+    "arguments": "        # src={0}, mb=6",
+    "words": "     # mb 6 from rank {0}",
+    "arrow": "   <-- microbatch 6 from stage {0}",
+    "none": "",
+}
+# What ranks print: of one that leaves out a micro-batch, and of those that say no peer.
+SHORT = [
+    "[stage0/rank0] mb 5 sent  mb 6 sent  mb 7 sent   -> waiting for grads",
+    "[stage1/rank1] mb 5 fwd sent to 2",
+    "[stage1/rank1] mb 6 fwd: mask all zero, nothing to forward, skip",
+    "[stage2/rank2] mb 5 recv ok",
+    "[stage3/rank3] mb 5 recv ok",
+]
+
+
+def show(tool: str, names: tuple[str, str], comment: str = "") -> list[str]:
+    """Write the stacks of four stages: two wait for gradients, two for activations."""
+    stacks = []
+    for rank in range(4):
+        is_act = rank > 1
+        told = {"function": names[0] if is_act else names[1], "line": 71 if is_act else 84}
+        note = comment.format(rank - 1) if is_act else ""
+        outer = 133 if is_act else 141
+        stacks.append(TOOLS[tool].format(rank=rank, outer=outer, note=note, **told))
+    return "\n".join(stacks).splitlines()
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+@pytest.mark.parametrize("names", NAMES)
+@pytest.mark.parametrize("comment", COMMENTS)
+def test_what_a_stage_waits_for_is_told_by_its_stack(
+    tmp_path: Path, tool: str, names: str, comment: str
+) -> None:
+    report = say(tmp_path, *SHORT, "", *show(tool, NAMES[names], COMMENTS[comment]))
+
+    assert (first_of(report).name, first_of(report).culprits.ranks) == ("p2p-unmatched", [1])
+    assert first_of(report).victims.ranks == "0,2-3"
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_receives_of_several_lines_name_nobody(tmp_path: Path, tool: str) -> None:
+    report = say(tmp_path, *show(tool, NAMES["act"]))
+
+    assert not {rank for one in report.findings for rank in one.culprits.ranks}
+
+
+def test_receives_of_one_line_are_a_ring(tmp_path: Path) -> None:
+    told = {"function": "swap", "line": 12, "outer": 40, "note": ""}
+    stacks = [SPY.format(rank=rank, **told) for rank in range(4)]
+    found = first_of(say(tmp_path, *"\n".join(stacks).splitlines()))
+
+    assert (found.name, found.culprits.ranks) == ("p2p-cycle", [0, 1, 2, 3])

@@ -239,3 +239,12 @@ def test_steps_at_one_pace_and_ras_without_errors_are_those_of_a_healthy_job(
 )
 def test_answers_that_leave_it_open_call_no_job_well(tmp_path: Path, lines: list[str]) -> None:
     assert say(tmp_path, *lines).verdict is not Verdict.HEALTHY
+
+
+@pytest.mark.parametrize("end", ["reached max_steps, saving final model", "max_iters reached"])
+@pytest.mark.parametrize("status", ["exit=0", "exit code: 0", "exit: 0"])
+def test_status_that_a_script_prints_alone(tmp_path: Path, end: str, status: str) -> None:
+    steps = [f"step {step} loss 3.{118 - step} dt 0.33 s" for step in range(5)]
+
+    assert say(tmp_path, *steps, end, status).verdict is Verdict.HEALTHY
+    assert say(tmp_path, *steps, end, status.replace("0", "3")).verdict is not Verdict.HEALTHY

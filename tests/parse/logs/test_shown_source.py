@@ -43,6 +43,8 @@ LISTED = {
     "head and tail": f"$ head -41 ckpt.py | tail -6\n{CODE}",
     "tail": f"$ tail -n +36 ckpt.py | head -6\n{CODE}",
     "said": f"ckpt.py:36-41\n{CODE}",
+    "link": f"ckpt.py#L36-L41\n{CODE}",
+    "short": f"ckpt.py l.36-41:\n{CODE}",
     "said in words": f"ckpt.py, lines 36 to 41:\n{CODE}",
     "quoted": "\n".join(f"> {line}" for line in ("$ sed -n 36,41p ckpt.py", *LINES)),
 }

@@ -61,6 +61,22 @@ _LOOP = re.compile(
     r"\bfor (\w{1,20}) in ((?:\d{2,7} ){1,128}\d{2,7}) ?; ?do .{0,160}/proc/\$\{?\1\}?/environ\b"
     r".{0,80}\bRANK\b"
 )
+# Processes of a loop or a list, and their ranks, one beside the other: `for p in 101 102; do ...
+# # rank 0 1`, `pids 101,102 = ranks 0-1`.
+_PIDS = re.compile(
+    r"(?:\bfor \w{1,20} in|\b(?:pids?|processes)\b[ =:]{0,3}(?:are )?)[ (\['\"]{0,3}"
+    r"(?P<pids>\d{2,7}(?:[ ,/]{1,2}\d{2,7}){1,127})(?![\w.])",
+    re.IGNORECASE,
+)
+_RANKS = re.compile(
+    r"(?<![a-z_])(?<!local )(?<!local_)(?:global[ _])?ranks?[ =:#(\[]{0,3}"
+    r"(?P<ranks>\d{1,7}(?:[ ,/]{1,2}\d{1,7}){1,127}|\d{1,7} ?(?:-|\.{2,3}|\u2013|to) ?\d{1,7})"
+    r"(?![\w.])",
+    re.IGNORECASE,
+)
+_DENIED = re.compile(r"\b(?:not|but|except|maybe|n't|reverse\w*|some)\b", re.IGNORECASE)
+_RANGE = re.compile(r"^(\d{1,7}) ?(?:-|\.{2,3}|\u2013|to) ?(\d{1,7})$")
+_MOST_LISTED = 128
 _PRINTED = re.compile(r"^RANK=(\d{1,7})$")
 
 
@@ -103,6 +119,9 @@ def is_row_of_ps(text: str) -> bool:
 
 def list_rank_pids(text: str) -> Iterator[tuple[int, int, bool]]:
     """Yield ranks and the numbers of their processes, and whether they are local ranks."""
+    if paired := _list_paired(text):
+        yield from paired
+        return
     known = set[str]()
     # In `pid 10 = rank 0 on n1; pid 11 = rank 1 on n1`, the next process stands behind a rank, too.
     small = text.lower()
@@ -123,3 +142,18 @@ def list_rank_pids(text: str) -> Iterator[tuple[int, int, bool]]:
     for pattern in (_LOOKED, _PS_ROW, _LED_RANK):
         for number, rank in pattern.findall(text):
             yield int(rank), int(number), False
+
+
+def _list_paired(text: str) -> list[tuple[int, int, bool]]:
+    """Return the processes that a line lists with as many ranks, in the same order."""
+    shown, told = _PIDS.search(text), _RANKS.search(text)
+    if shown is None or told is None or _DENIED.search(text):
+        return []
+    pids = [int(one) for one in re.findall(r"\d+", shown["pids"])]
+    if ends := _RANGE.match(told["ranks"]):
+        first, last = int(ends[1]), int(ends[2])
+        ranks = list(range(first, min(last, first + _MOST_LISTED) + 1))
+    else:
+        ranks = [int(one) for one in re.findall(r"\d+", told["ranks"])]
+    is_sound = len(set(pids)) == len(pids) == len(ranks) == len(set(ranks))
+    return [(rank, pid, False) for pid, rank in zip(pids, ranks, strict=True)] if is_sound else []

@@ -11,15 +11,25 @@ _MOST_LISTS = 64
 _MOST_NAMES = 16
 _LIST = r"[\[({]\s?\d{1,7}(?:\s?,\s?\d{1,7}){1,255}\s?[\])}]"
 _ONE = re.compile(_LIST)
+# What people write between two lists, in any language.
+_AND = (
+    r"\s{0,2}(?:[,;/|&+\u3001\uff0c\uff1b]|(?:and|und|et|e|y|i|og|en)\b|[^\x00-\x7f]{1,6})?\s{0,2}"
+)
+# The word for a group in other languages: `tp 组: [0,1]`, `dp-Gruppen: [0,2]`, `les groupes ...`.
+_WORDS = (
+    r"[ _-]?[^\W\d_]{0,12}(?:组|組|グループ|그룹|group|grupp|grup|groep|групп)[^\W\d_]{0,5}\s{0,2}"
+)
 _NAMED = re.compile(
     r"(?<![\w.])(?P<name>(?:(?:tensor|data|pipe(?:line)?|expert|context|sequence|model)[ _-]){1,2}"
     r"parallel(?:[_-]\w{1,20})?|[A-Za-z][\w-]{0,40})"
     r"(?P<kind>(?: (?:process )?(?:groups?|pgs?|ranks|members)){0,2})(?: (?:of|for) rank \d{1,7})?"
-    rf"\s{{0,6}}[=:]?\s{{0,4}}(?P<lists>[\[({{]?\s?{_LIST}(?:\s{{0,2}},?\s{{0,2}}{_LIST}){{0,63}})"
+    rf"(?:\s{{0,6}}(?:[=:\uff1a\u2192]|->|=>)?\s{{0,4}}|{_WORDS}(?:[=:\uff1a\u2192]|->|=>)\s{{0,4}})"
+    rf"(?P<lists>[\[({{]?\s?{_LIST}(?:{_AND}{_LIST}){{0,63}})"
 )
 # What is behind the name of a group in names of variables.
 _KIND = re.compile(
-    r"(?:^|[_ -])(?:process[_ ]?groups?|groups?|pgs?|ranks|members|comms?|communicators?)$",
+    r"(?:^|[_ -])(?:process[_ ]?groups?|groups?|pgs?|ranks|members|comms?|communicators?"
+    r"|gr[ou]{1,2}pp?(?:e|en|er|es|o|os|i|y)?)$",
     re.IGNORECASE,
 )
 # Names that are groups without such a word.

@@ -17,6 +17,7 @@ from whystuck.evidence.live import StackSample
 from whystuck.evidence.ops.collectives import Frame
 
 _WORKER_LOOP = "torch/utils/data/_utils/worker.py"
+_CUT = "<cut>"
 _LOADER = "torch/utils/data/dataloader.py"
 _FETCH = "torch/utils/data/_utils/fetch.py"
 
@@ -93,7 +94,9 @@ def _is_fetching(samples: Sequence[StackSample]) -> bool:
     for sample in samples:
         frames = sample.main.frames if sample.main else ()
         in_fetch = any(is_in(frame, _FETCH) for frame in frames)
-        if not in_fetch or not any(is_in(frame, _WORKER_LOOP) for frame in frames):
+        # Of a stack that somebody cut, the loop of the worker may be missing.
+        is_loop = any(is_in(frame, _WORKER_LOOP) or frame.function == _CUT for frame in frames)
+        if not in_fetch or not is_loop:
             return False
         functions.add(tuple(_functions(frames)))
     # A loop in the user's code may call helpers; one shared outer function is enough.

@@ -18,6 +18,7 @@ from whystuck.diagnose.logs.cases.devices.hardware import make_hardware
 from whystuck.diagnose.logs.cases.devices.miscomputing import make_miscomputing
 from whystuck.diagnose.logs.cases.devices.pairs import make_pairs
 from whystuck.diagnose.logs.cases.devices.pcie import make_pcie
+from whystuck.diagnose.logs.cases.devices.port_errors import make_port_errors
 from whystuck.diagnose.logs.cases.devices.ports import make_ports
 from whystuck.diagnose.logs.cases.devices.power_limits import make_power_limits
 from whystuck.diagnose.logs.cases.devices.shared_devices import make_unbound
@@ -49,6 +50,7 @@ from whystuck.diagnose.logs.cases.ops.parted_sites import make_parted_sites
 from whystuck.diagnose.logs.cases.ops.past import make_past
 from whystuck.diagnose.logs.cases.ops.pipeline_notes import make_pipeline_notes
 from whystuck.diagnose.logs.cases.ops.recorder_told import make_recorder_told
+from whystuck.diagnose.logs.cases.ops.stacked_past import make_stacked_past
 from whystuck.diagnose.logs.cases.ops.told_halves import make_told_halves
 from whystuck.diagnose.logs.cases.ops.told_history import make_told_history
 from whystuck.diagnose.logs.cases.ops.transfer_rings import make_transfer_rings
@@ -96,6 +98,7 @@ MAKERS: tuple[Maker, ...] = (
     make_unbound,
     make_reducer_errors,
     make_parted_sites,
+    make_stacked_past,
     make_mismatches,
     make_horovod_mismatch,
     make_wrong_splits,
@@ -141,6 +144,7 @@ MAKERS: tuple[Maker, ...] = (
     make_packets,
     make_transfers,
     make_ports,
+    make_port_errors,
     make_pairs,
     make_calls,
     make_timeouts,

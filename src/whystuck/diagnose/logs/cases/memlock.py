@@ -29,7 +29,9 @@ def make_memlock(view: LogView) -> Iterator[Case]:
     told = list(view.list_signatures("table.memlock"))
     # A command that prints two numbers for a host also prints another thing, such as `nproc`.
     count = Counter(_name_look(one) for one in told)
-    shown = [one for one in told if _is_low(one) and count[_name_look(one)] == 1]
+    shown = [
+        one for one in told if _is_low(one) and (count[_name_look(one)] == 1 or _is_labelled(one))
+    ]
     where = {_find_host(view, one) for one in felt} - {""}
     low = [one for one in shown if _is_of_job(one) or _is_of(one.groups["host"], where)]
     if not (felt and low):
@@ -69,10 +71,14 @@ def _name_look(event: LogEvent) -> tuple[str, str, str]:
 
 
 def _is_of_job(event: LogEvent) -> bool:
-    """Tell whether a process of the job printed its own limit."""
-    return "(current: " in event.text or (
-        not event.groups["host"] and "RLIMIT_MEMLOCK is" in event.text
-    )
+    """Tell whether a process of the job printed its own limit, or a shell that of no named host."""
+    is_own = "RLIMIT_MEMLOCK is" in event.text or _is_labelled(event)
+    return "(current: " in event.text or (not event.groups["host"] and is_own)
+
+
+def _is_labelled(event: LogEvent) -> bool:
+    """Tell whether a line says itself that it is about locked memory, as `ulimit -a` does."""
+    return "locked memory" in event.text
 
 
 def _find_host(view: LogView, event: LogEvent) -> str:

@@ -32,7 +32,8 @@ class ShapeMismatch(DivergenceRule):
     whose shape is another one are named.
 
     With `TORCH_DISTRIBUTED_DEBUG=DETAIL` torch compares the calls itself; what it prints in the
-    log is told the same way, as is what `torchfrtrace` says.
+    log is told the same way, as is what `torchfrtrace` says; where
+    the sizes of all ranks stand beside that, they tell who differs from most.
 
     ## False alarms
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
 from whystuck.diagnose import codes
-from whystuck.diagnose.algorithms.stacks.frames import make_places
+from whystuck.diagnose.algorithms.stacks.frames import make_places, select_user_frames
+from whystuck.diagnose.algorithms.stacks.positions import name_call
 from whystuck.diagnose.context.scene import Scene
 from whystuck.diagnose.context.suspects.crossed_transfers import find_crossed_transfers
 from whystuck.diagnose.logs.log_rule import tell_case
@@ -14,7 +15,10 @@ from whystuck.diagnose.policy import Policy
 from whystuck.diagnose.rule import Blame, Rule
 from whystuck.diagnose.rule_kinds import place_waits
 from whystuck.evidence.finding import Citation, Confidence, Finding
+from whystuck.evidence.ops.collectives import Frame
 from whystuck.evidence.ranks import name_ranks
+
+_PAIR = 2
 
 
 class P2pCycle(Rule):
@@ -40,6 +44,10 @@ class P2pCycle(Rule):
     the other half with the same peer only later; then nobody is named. Nor is anybody where more
     than two ranks are in a receive, as one that left out a send leaves all others so. Ranks that
     print whom they send to, or receive from, are named where the last ones of them are a ring.
+
+    Of stacks alone, all ranks are in a send, or all in a receive that is called from one line. In
+    receives of several lines, the peers of which are not known, one rank may as well have left out
+    a send, as stages of a pipeline do: the finding is `possible` then and names nobody.
 
     Of stacks that somebody pasted with such source, ranks are named that are at one line of a send
     or receive while all others wait in collectives behind it: whose transfers are over is the peer
@@ -103,15 +111,20 @@ class P2pCycle(Rule):
         ranks = sorted(scene.waits.in_transfer_by_stack)
         if not scene.movement.is_hung or scene.divergences.first or scene.suspects.explained:
             return
-        if len(ranks) < 2 or set(ranks) != scene.ranks.all or scene.waits.pending:  # noqa: PLR2004 - a ring
+        if len(ranks) < _PAIR or set(ranks) != scene.ranks.all or scene.waits.pending:
+            return
+        if any(True for _ in scene.story.of(codes.P2P_UNMATCHED)):
             return
         limit = policy.places_per_rank
+        is_clear = _is_clear([scene.stacks.positions[rank].frames for rank in ranks])
+        tail = "" if is_clear else ", or one of them left out its half"
         yield self.make_finding(
             f"{name_ranks(ranks)} are all in a send or receive, so that some wait for each other "
-            "in a ring",
-            Confidence.LIKELY,
+            f"in a ring{tail}",
+            Confidence.LIKELY if is_clear else Confidence.POSSIBLE,
             Blame(
-                ranks=ranks,
+                ranks=ranks if is_clear else [],
+                victims=[] if is_clear else ranks,
                 where=[
                     place
                     for rank in ranks
@@ -148,6 +161,20 @@ class P2pCycle(Rule):
             ],
             details={"ring": [], "ops": dict.fromkeys(map(str, found.ranks), found.half)},
         )
+
+
+def _is_clear(stacks: Sequence[Sequence[Frame]]) -> bool:
+    """Tell whether transfers of all ranks, whose peers are not known, are made in a wrong order.
+
+    In a ring of receives, all come from one line. Of a pipeline, whose first stage receives no
+    activation and whose last one no gradient, all wait in receives of several lines in the end
+    where one of them left out a send.
+    """
+    kinds = {
+        "recv" if name_call(frames).startswith(("recv", "irecv")) else "send" for frames in stacks
+    }
+    sites = {tuple(select_user_frames(frames)) for frames in stacks}
+    return kinds == {"send"} or (kinds == {"recv"} and len(sites) == 1)
 
 
 def _tell_strangers(scene: Scene) -> str:

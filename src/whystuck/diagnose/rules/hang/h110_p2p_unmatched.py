@@ -61,7 +61,9 @@ class P2pUnmatched(Rule):
     without such a rank, a call that went well before is only `possible`.
 
     Of logs, stages of a pipeline note each micro-batch (`recv mb=7 <- 1`, `waiting mb=7 <- 2`): the
-    stage is named that had one and went on without passing it to the stage that waits for it.
+    stage is named that had one and went on without passing it to the stage that waits for it. What
+    a stage waits for may be told by its stack, in a comment (`# src=1, mb=6`), or by the name of
+    the function (`recv_act`, `recv_grad`) and the last micro-batch that came.
 
     ## False alarms
 

@@ -23,6 +23,9 @@ class InputWorkerStuck(SuspectRule):
     below `torch/utils/data/_utils/fetch.py` in one function over all samples. Idle workers
     wait in `index_queue.get` and are passed over.
 
+    Of stacks that somebody pasted, a worker is known by its parent too (`pgrep -P 20114`, `--ppid`,
+    `workers of 20114`), or where its stack is cut at the fetch while a rank waits in its loader.
+
     ## False alarms
 
     A worker that is busy with one very large sample for longer than the stall limit.

@@ -55,6 +55,9 @@ class SkippedCollective(DivergenceRule):
     Or the calls of all ranks are printed side by side, as `torchfrtrace -j` does it, or as a table
     with a row for each: they are compared as those of dumps are. Or the tracebacks of all ranks
     and source beside them show that a condition which asks for no rank leads past the call of most.
+    Or pasted stacks and source show the same: all ranks but few wait in one call, and the few are
+    behind it. That is `possible` where they compute, as they may be late in the step before, and
+    `likely` where they wait for what is queued on their devices.
     Or the ranks that a tool or watchdogs name as missing print themselves that they leave something
     out, as they have no data for it, and no other rank does.
     Or somebody prints how many calls of an op each rank made (`rank0 412 rank1 411`): few ranks

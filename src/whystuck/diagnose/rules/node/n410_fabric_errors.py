@@ -31,6 +31,10 @@ class FabricErrors(CheckRule):
     active with one lane (`1X`), as `ibstatus` or `mlxlink` shows it, or with fewer lanes and half
     the rate of most cards of its host, as `/sys/class/infiniband/*/ports/1/rate` prints it.
 
+    Of counters that `perfquery`, `ethtool -S` or the kernel's files show: a port with 1000 symbol
+    or receive errors, 50 recoveries or 10 losses of its link, where most others that are shown
+    have less than a hundredth of that.
+
     Where bandwidths of pairs of hosts are listed, or stand in a matrix: the one host whose pairs
     are all slow, while the pairs without it are fast.
 

@@ -84,11 +84,12 @@ _SAME = re.compile(
 )
 # `rang = index GPU`, `rango = \u00edndice de GPU`, `Rang = GPU-Index`, `rank = \u5361\u53f7`
 _SAID_ABROAD = re.compile(
-    r"\b(?:rango?|rank)s? ?(?:={1,2}|:|est|es|ist)(?: ?(?:l'|el |la |der |die ))? ?(?:[i\u00ed]nd(?:ex|ice)"
-    r"|num[e\u00e9]ro|n[u\u00fa]mero|nummer)(?: (?:du|de la|des?|del|der))? ?"
-    r"(?:gpu|cuda|carte|tarjeta|device)\b"
+    r"\b(?:rango?|rank)s? ?(?:={1,2}|:|est|es|ist)(?: ?(?:l'|el |la |der |die ))? ?"
+    r"(?:[i\u00ed]nd(?:ex|ice)|num[e\u00e9]ro|n[u\u00fa]mero|nummer)"
+    r"(?: (?:du|de la|des?|del|der))? ?(?:gpu|cuda|carte|tarjeta|device)\b"
     r"|\b(?:rang|rank) ?(?:={1,2}|ist)(?: ?der)? ?gpu-(?:index|nummer|id)\b"
-    r"|(?:\brank|\u8fdb\u7a0b|\u30e9\u30f3\u30af) ?(?:={1,2}|\u5c31\u662f|\u7b49\u4e8e|\u5373|\u306f) ?"
+    r"|(?:\brank|\u8fdb\u7a0b|\u30e9\u30f3\u30af) ?"
+    r"(?:={1,2}|\u5c31\u662f|\u7b49\u4e8e|\u5373|\u306f) ?"
     r"(?:gpu ?|\u663e\u5361|\u5361)(?:\u7f16\u53f7|\u5e8f\u53f7|\u53f7|\u756a\u53f7)",
     re.IGNORECASE,
 )

@@ -12,7 +12,7 @@ STATUS_MARKS = (
     b"echo $?", b'echo "', b"${?}", b": $?",
     b"echo rc", b"echo exit", b"echo status", b"echo code", b"echo ret",
     b"xit code", b"xit status", b"xit_status", b"xit_code", b"xitCode", b"xited with", b"xited (",
-    b"eturn code", b"eturned code",
+    b"eturn code", b"eturned code", b"exit=", b"exit: ",
 )  # fmt: skip
 # Behind a prompt, and nothing before it on its line: else it is the status of that.
 _ASKED = re.compile(
@@ -22,6 +22,10 @@ _ASKED = re.compile(
 _SAID = re.compile(
     r"\b(?:[Ee]xit(?:ed)?(?: with)?[ _]?(?:[Cc]ode|[Ss]tatus)|[Ee]xited(?: with)?|[Rr]eturn(?:ed)?"
     r"[ _]?code)\s?[ :=(]{1,3}(?P<status>-?\d{1,3})(?::0)?(?![\w:-]|\.\d)"
+)
+# Alone on its line, as scripts print it.
+_ALONE = re.compile(
+    r"^(?:exit(?:[ _]?(?:code|status))?|rc|ret|status)(?:=|: ?)(?P<status>\d{1,3})\s*$"
 )
 _TOLD = re.compile(r"^(?:\w{1,12}[ =:]{1,3}){0,2}(\d{1,3})\s*$")
 
@@ -42,5 +46,5 @@ class StatusReader:
         is_asked, self._is_asked = self._is_asked, is_mark and bool(_ASKED.match(line.text))
         if is_asked and (match := _TOLD.match(line.text)):
             yield TabledSeen("shell.status", row, line, {"status": match[1]})
-        elif is_mark and (said := _SAID.search(line.text)):
+        elif is_mark and (said := _SAID.search(line.text) or _ALONE.match(line.text)):
             yield TabledSeen("job.status", row, line, {"status": said["status"]})

@@ -38,6 +38,8 @@ _STATE = re.compile(
     r"|nr_(?:periods|throttled) \d"
     # rates of cards
     r"|(?:/\S{0,60}/)?(?:[a-z]\S{1,40}(?:\s?[:=]\s{0,8}|\s{1,8}))?\d{1,4} Gb/sec \("
+    # counters of ports
+    r"|(?:Symbol|Link|Port)\w{4,30}:\.{2,}\d|\w{4,40}_(?:phy|errors?|downed|recovery): \d"
     # a row of the list of nvidia-smi
     r"|\|\s{1,4}\d{1,3}\s{2,4}[A-Z])"
     # a row of the log that the controller of a host keeps
@@ -45,10 +47,12 @@ _STATE = re.compile(
 )
 
 _HOST = rf"{NO_COUNT}(?=[\w.]*[\d-])[A-Za-z][\w.-]{{1,62}}|(?:\d{{1,3}}\.){{3}}\d{{1,3}}"
+# What is no host in such a place: the card whose counters are shown below.
+_CARD = r"(?:mlx[45]_|hfi1_|bnxt_re|irdma|rdma|roce|ib|eth|en[ops])\w{1,12}"
 # What shows the state of the host that it runs on.
 _LOOK = re.compile(
     r"(?:sudo )?(?:dmesg|journalctl|ibstat|ibstatus|mlxlink|lspci|systemctl|nvidia-smi|rocm-smi"
-    r"|ibdev2netdev|ibv_devinfo|rdma |ethtool |ip |cat /sys/"
+    r"|ibdev2netdev|ibv_devinfo|perfquery|for |rdma |ethtool |ip |cat /sys/"
     r"|\w{1,10} .{0,200}(?:/var/log/|/sys/fs/cgroup/|/sys/class/infiniband/))"
 )
 _WORDS = r"(?:dmesg|journalctl|kernel|kern\.log|syslog|/var/log/messages)"
@@ -62,7 +66,7 @@ _HEAD = re.compile(
     rf"(?:\w{{1,40}}@)?(?P<ssh>{_HOST})\b.*$"
     # dshbak and clush, with hosts that say the same in one list
     r"|^-{4,80}\n(?P<dsh>\S{1,200})(?: \(\d{1,6}\))?\n-{4,80}$"
-    rf"|^[=#*<>-]{{2,12}} ?(?P<fence>{_HOST}):? ?[=#*<>-]{{0,12}}$"
+    rf"|^[=#*<>-]{{2,12}} ?(?!{_CARD}\b)(?P<fence>{_HOST}):? ?[=#*<>-]{{0,12}}$"
     rf"|^\[?(?:[\w.-]{{1,40}}@)?(?P<prompt>{_HOST})(?:[: ][^\n#$%]{{0,80}})?\]? ?[#$%] ?"
     r"(?P<command>.*)$"
     # A sentence about the log of a kernel.

@@ -42,10 +42,12 @@ _PLAIN = (
         r"\btail -n ?\+(?P<first>\d{1,6}) " + _FILE + r"(?: ?\| ?head -(?:n ?)?(?P<count>\d{1,6}))?"
     ),
     re.compile(r"(?:^|[$#%>] ?)(?:cat|less|more) " + _FILE + r"\s*$"),
-    # `ckpt.py:36-46`, `ckpt.py, lines 36 to 46:`
+    # `ckpt.py:36-46`, `ckpt.py, lines 36 to 46:`, `ckpt.py#L36-L46`, `ckpt.py l.36-46`
     re.compile(
-        r"^[\W_]{0,12}" + _FILE + r"(?::|,? ?\(?lines? )(?P<first>\d{1,6}) ?(?:-|\u2013|\.\.|to) ?"
-        r"(?P<last>\d{1,6})\)?[\W_]{0,12}$"
+        r"^[\W_]{0,12}"
+        + _FILE
+        + r"(?::|#L|,? ?\(?(?:lines? |ll?\. ?|L))(?P<first>\d{1,6}) ?(?:-|\u2013|\.\.|to) ?"
+        r"L?(?P<last>\d{1,6})\)?[\W_]{0,12}$"
     ),
 )
 # The name of the file alone, above a listing.
@@ -75,7 +77,7 @@ _LISTS = re.compile(
     rb"|(?:def|if|for|while|with|else|try|return|async|class|elif|except) ?[\w(:'\"-])",
     re.MULTILINE,
 )
-_RANGES = re.compile(rb"\.py['\"]?(?::|,? ?\(?lines? )\d{1,6} ?(?:-|\xe2|\.\.|to)", re.MULTILINE)
+_RANGES = re.compile(rb"\.py['\"]?(?::|#L|,? ?\(?(?:lines? |ll?\. ?|L))\d{1,6} ?(?:-|\xe2|\.\.|to)")
 _QUOTE = re.compile(r"^> ?")
 
 

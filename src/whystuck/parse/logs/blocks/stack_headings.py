@@ -83,6 +83,12 @@ _LOCAL = re.compile(
 )
 
 
+# `===== stderr of local_rank 1, SIGUSR1 at 06:31:00 =====`
+_LOCAL_OF = re.compile(
+    r"^[=#*>\s-]{1,12}(?:std(?:err|out)|logs?|dump|stacks?|traces?|output|threads) "
+    r"(?:of|from|for|on) (?:the )?local[ _-]?rank[ =:_#]{0,2}(\d{1,4})(?![\w.])(?!.*\brank)",
+    re.IGNORECASE,
+)
 # `[2] pid 61003`: processes of one launcher, counted.
 _COUNTED = re.compile(r"^\[(\d{1,4})\],?:? {0,4}\(?(?:pid|PID)[ =:]{0,2}\d{2,7}\)?:?\s*$")
 
@@ -93,8 +99,8 @@ def find_local_heading(text: str) -> int:
         return -1  # a row of an environment; the ranks of other nodes have the same
     if counted := _COUNTED.match(text):
         return int(counted[1])
-    match = _LOCAL.search(text)
-    return int(match[1]) if match and len(_LOCAL.findall(text)) == 1 else -1
+    match = _LOCAL.search(text) or _LOCAL_OF.match(text)
+    return int(match[1]) if match and len(_LOCAL.findall(text)) <= 1 else -1
 
 
 def find_same(text: str) -> frozenset[int]:

@@ -9,6 +9,7 @@ from itertools import count
 from whystuck.evidence.live import StackSample
 from whystuck.evidence.logs.lines import UNKNOWN_RANK, LogEvent
 from whystuck.evidence.ranks import FIRST_UNNUMBERED
+from whystuck.parse.logs.blocks.stack_children import mark_children
 from whystuck.parse.logs.blocks.stack_savers import find_saver
 from whystuck.parse.logs.blocks.stack_seen import StackSeen
 from whystuck.parse.logs.join import LogIndex
@@ -41,6 +42,8 @@ def make_stacks(
     is_small = all(rank < _MOST_LOCAL for facts in told for rank in (*facts.ranks, *facts.tasks))
     for log in index.logs:
         last = UNKNOWN_RANK
+        mark_children(log.source.part.stacks)
+        owners: dict[int, int] = {}
         shared = _find_shared(log.source.part.stacks)
         alone = _find_alone(log.source.part.stacks)
         saver = _find_saver(log, events)
@@ -53,7 +56,7 @@ def make_stacks(
             if known == UNKNOWN_RANK and seen.node in alone:
                 known = _find_rank_of_pod(log, seen.node)
             if known == UNKNOWN_RANK and seen.is_worker:
-                known = last
+                known = owners.get(seen.parent, last)
             others = sorted(seen.others - {known}) if known != UNKNOWN_RANK else []
             for rank in [known, *others] if known != UNKNOWN_RANK else numbers.choose(seen):
                 key = rank, seen.pid * (rank not in others), seen.is_worker
@@ -63,6 +66,8 @@ def make_stacks(
                 if node:
                     nodes.setdefault(rank, node)
                 last = last if seen.is_worker else rank
+                if not seen.is_worker:
+                    owners.setdefault(seen.pid, rank)
     return samples, nodes
 
 

@@ -23,6 +23,7 @@ class StackSeen:
         pid: The process, 0 when unknown.
         rank: The rank that a heading names.
         local: The local rank in its command, -1 when none is.
+        parent: The process that has started it, 0 when unknown.
         is_worker: Whether it is a process of a data loader.
         node: The host or pod that a summary names.
         alike: How many processes have these stacks.
@@ -36,6 +37,7 @@ class StackSeen:
     pid: int = 0
     rank: int = UNKNOWN_RANK
     local: int = -1
+    parent: int = 0
     is_worker: bool = False
     node: str = ""
     alike: int = 1

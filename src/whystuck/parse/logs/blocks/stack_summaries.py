@@ -20,7 +20,11 @@ _SUMMARY = re.compile(
 # `py-spy r0,1,2: inner (a.py:1) < outer (b.py:2)`, and with arrows the other way round
 _CHAIN = re.compile(
     r"^(?:[\w.:/$-]{1,20} {1,4}){0,3}(?:[Rr]anks?[ =:_]{0,2}|[Rr])(?P<ranks>\d[\d ,&-]{0,400}?)"
-    r"(?: ?\([^()]{0,80}\))?[ ]{0,4}[:=][ ]{0,4}(?P<chain>[\w.<>]{1,120}(?: \(| ?<| ?-?>).+)$"
+    r"(?: ?\([^()]{0,80}\)| ?[,|]?[ ]{1,4}(?:pid|PID)[ =:]{0,2}(?P<pid>\d{1,10}))?"
+    r"(?:[ ]{0,4}[:=|\t][ ]{0,4}|[ ]{2,12}|(?= \"?MainThread))"
+    r"(?: ?\(?\"?(?:MainThread|main thread|main)\"?(?: \((?:active|idle)\))?\)?"
+    r"[ ]{0,4}[:=|\t]?[ ]{0,12})?"
+    r"(?P<chain>[\w.<>]{1,120}(?: \(| ?<| ?-?>).+)$"
 )
 _ARROW = re.compile(r" (?P<inner><-{0,2}|<=|←)(?= )| (?P<outer>-{0,2}>|=>|→)(?= )")
 _PART = re.compile(r"^\s*(\S.{0,500}?)(?: \((.{1,1000}?)(?::(\d{1,9}))?\))?\s*$")
@@ -73,6 +77,7 @@ def _read_chain(match: re.Match[str], line: LogLine, row: int) -> Iterator[Stack
     yield StackSeen(
         row,
         line,
+        pid=int(match["pid"] or 0) if len(ranks) == 1 else 0,
         rank=min(ranks),
         others=ranks - {min(ranks)},
         threads=[_make_thread(frames)],

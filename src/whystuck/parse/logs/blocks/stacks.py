@@ -15,6 +15,7 @@ from whystuck.evidence.live import ThreadStack
 from whystuck.evidence.logs.lines import UNKNOWN_RANK
 from whystuck.evidence.ops.collectives import Frame
 from whystuck.evidence.ranks import MAX_RANK
+from whystuck.parse.logs.blocks.stack_children import find_parent
 from whystuck.parse.logs.blocks.stack_commands import find_local_rank, find_rank
 from whystuck.parse.logs.blocks.stack_forms import (
     COMMAND,
@@ -127,6 +128,8 @@ class StackReader:
         # Processes of which the rank is told, and the last one that others are said to be like.
         self._shown: deque[StackSeen] = deque(maxlen=_MAX_SHOWN)
         self._alike: StackSeen | None = None
+        # The process whose children are shown.
+        self._parent = 0
         # The last line that was read while a stack was open.
         self.last_row = 0
 
@@ -238,6 +241,11 @@ class StackReader:
 
     def _note_heading(self, text: str, writer: int) -> bool:
         """Note a process or a rank that what follows is of."""
+        if parent := find_parent(text[:400]):
+            self._parent = parent
+            return True
+        if COMMAND.search(text):
+            self._parent = 0
         if match := PROCESS.match(text):
             is_near = self._lines - self._heading.seen <= _MAX_PREAMBLE
             pid, named = int(match[1]), self._heading.rank_pid
@@ -253,7 +261,7 @@ class StackReader:
             self._heading.rank_pid = _read_pid(text)
             self._heading.others = find_same(text[:400])
         elif match := find_heading(text[:200], writer):
-            groups = match.groupdict()
+            groups, self._parent = match.groupdict(), 0
             number = int(groups.get("rank") or groups.get("last") or match["said"])
             rank = number if number <= MAX_RANK else UNKNOWN_RANK
             own = _read_pid(text)
@@ -302,6 +310,7 @@ class StackReader:
             if heading.rank_pid and own_pid and own_pid != heading.rank_pid:
                 process.rank, process.local, process.others = UNKNOWN_RANK, -1, frozenset()
             process.pid = own_pid or heading.rank_pid
+        process.parent = self._parent
         self._heading, self._alike = _Heading(), None
         if process.rank != UNKNOWN_RANK:
             self._shown.append(process)

@@ -15,9 +15,11 @@ from whystuck.parse.logs.blocks.host_times import HOST_MARKS, HostTimeReader
 from whystuck.parse.logs.blocks.kernel_waits import WAIT_MARKS, WaitReader
 from whystuck.parse.logs.blocks.launch_rows import LAUNCH_MARKS, LaunchReader
 from whystuck.parse.logs.blocks.limit_rows import LIMIT_MARKS, LimitReader
+from whystuck.parse.logs.blocks.none_left import NONE_MARKS, NoneReader
 from whystuck.parse.logs.blocks.pair_matrix import MATRIX_MARKS, MatrixReader
 from whystuck.parse.logs.blocks.pair_rows import PAIR_MARKS, PairReader
 from whystuck.parse.logs.blocks.pcie_links import PCIE_MARKS, PcieReader
+from whystuck.parse.logs.blocks.port_counters import ERROR_MARKS, PortErrorReader
 from whystuck.parse.logs.blocks.ports import PORT_MARKS, PortReader
 from whystuck.parse.logs.blocks.power_rows import POWER_MARKS, PowerReader
 from whystuck.parse.logs.blocks.process_rows import PROCESS_MARKS, ProcessReader
@@ -30,6 +32,7 @@ from whystuck.parse.logs.blocks.rank_times import TIME_MARKS, TimeReader
 from whystuck.parse.logs.blocks.rank_values import VALUE_MARKS, ValueReader
 from whystuck.parse.logs.blocks.ras_groups import GROUP_MARKS, GroupReader
 from whystuck.parse.logs.blocks.recorder_rows import RECORDER_MARKS, RecorderReader
+from whystuck.parse.logs.blocks.recorder_sizes import RANK_SIZE_MARKS, RankSizeReader
 from whystuck.parse.logs.blocks.recorder_stacks import RECORDER_STACK_MARKS, RecorderStackReader
 from whystuck.parse.logs.blocks.same_rows import SAME_MARKS, SameReader
 from whystuck.parse.logs.blocks.shm_rows import SHM_MARKS, ShmReader
@@ -48,6 +51,7 @@ _READERS: tuple[tuple[tuple[bytes, ...], Callable[[], RowReader]], ...] = (
     (WAIT_MARKS, WaitReader),
     (PORT_MARKS, PortReader),
     (PCIE_MARKS, PcieReader),
+    (ERROR_MARKS, PortErrorReader),
     (RECORDER_MARKS, RecorderReader),
     (PAIR_MARKS, PairReader),
     (VALUE_MARKS, ValueReader),
@@ -60,11 +64,13 @@ _READERS: tuple[tuple[tuple[bytes, ...], Callable[[], RowReader]], ...] = (
     (COUNT_MARKS, DeviceCountReader),
     (LAUNCH_MARKS, LaunchReader),
     (RECORDER_STACK_MARKS, RecorderStackReader),
+    (RANK_SIZE_MARKS, RankSizeReader),
     (FORMULA_MARKS, FormulaReader),
     (COUNTER_MARKS, CounterReader),
     (COLUMN_MARKS, ColumnReader),
     (NOTE_MARKS, TransferReader),
     (BATCH_MARKS, BatchReader),
+    (NONE_MARKS, NoneReader),
     (WORK_MARKS, WorkReader),
     (POWER_MARKS, PowerReader),
     (STORAGE_MARKS, StorageReader),

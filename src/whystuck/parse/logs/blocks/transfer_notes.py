@@ -15,6 +15,7 @@ from whystuck.parse.logs.lines import LogLine
 
 _WHATS = ("act", "grad", "hidden", "fwd", "bwd", "mb", "micro", "chunk")
 NOTE_MARKS = (
+    *(f" mb {digit}".encode() for digit in range(10)),
     b" mb=", b" mb #", b"microbatch ", b"microbatch=", b"microbatch:", b"micro-batch ",
     b"micro-batch=", b"micro_batch ", b"micro_batch=", b"ubatch ", b"ubatch=",
     *(f"{verb} {what}".encode() for verb in ("send", "sent", "recv", "eived") for what in _WHATS),
@@ -47,7 +48,11 @@ _LEFT_OUT = re.compile(
 _OWN = re.compile(
     r"^[\W_]{0,4}(?P<kind>rank|stage|r|pp)[ _=#:]{0,2}(?P<own>\d{1,6})\b", re.IGNORECASE
 )
-_BETWEEN = re.compile(r"\s\|\s?|;\s")
+# Notes in one line, and what a rank does now, behind them: `mb 5 sent  mb 6 sent  -> waiting`.
+_BETWEEN = re.compile(
+    r"\s\|\s?|;\s|(?:\s{2,8}|,\s)(?=(?:mb|micro[-_ ]?batch|ubatch)[ =:#_]{0,2}\d)"
+    r"|\s{1,8}(?:-+>|=+>|→)\s(?=(?:wait|block|stuck|hang))"
+)
 _DONE = re.compile(
     r"\b(?:step|iter|iteration|batch|schedule)[ =:#]{0,2}\d{0,9} (?:is )?"
     r"(?:done|finished|complete|over)",
@@ -84,12 +89,15 @@ def _read_note(text: str) -> dict[str, str]:
     what = "grad" if _BACKWARD.search(text) else "act"
     peer, verbs = _PEER.search(text), {one.lastgroup for one in _VERB.finditer(text)}
     groups = {"item": item[1], "what": what, "peer": "", "way": "", "text": text.strip()[:120]}
+    is_left_out = _LEFT_OUT.search(text) is not None
+    if peer is None and len(verbs) == 1 and "wait" not in verbs and not is_left_out:
+        # With whom, programs of a pipeline may not say: stages know their neighbours.
+        is_made = _OPEN.search(text) is None or _OVER.search(text) is not None
+        return groups | {"way": min(map(str, verbs)), "state": "made" if is_made else "waiting"}
     if peer is None or not verbs or int(peer["peer"]) > MAX_RANK:
-        groups["state"] = "left out" if _LEFT_OUT.search(text) else "named"
-        return groups
+        return groups | {"state": "left out" if is_left_out else "named"}
     is_from = peer["way"].rstrip(" =").lower() in _FROM
     way = next((one for one in ("send", "recv") if one in verbs), "recv" if is_from else "send")
     is_waiting = "wait" in verbs or (_OPEN.search(text) is not None and not _OVER.search(text))
-    is_left_out = _LEFT_OUT.search(text) is not None
     state = "left out" if is_left_out else "waiting" if is_waiting else "made"
     return groups | {"peer": peer["peer"], "way": way, "state": state}

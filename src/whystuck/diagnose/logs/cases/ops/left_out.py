@@ -23,7 +23,8 @@ def make_left_out(view: LogView) -> Iterator[Case]:
     waits says the same, it is what all of them say. That holds of a job that whystuck watches, too:
     ops that are recorded go before it.
     """
-    events = [event for event in view.list_signatures("py.left_out") if is_said(event)]
+    said = view.list_signatures("py.left_out", "table.none_left")
+    events = [event for event in said if is_said(event)]
     ranks = list_ranks(events)
     if not ranks or any(event.rank < 0 for event in events):
         return

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from whystuck.diagnose import codes
 from whystuck.diagnose.algorithms.failures.causes import is_timeout
+from whystuck.diagnose.logs.cases.ops.stacked_receives import list_stacked_receives
 from whystuck.diagnose.logs.cases.parts import find_time
 from whystuck.diagnose.logs.story import PARTED, Case
 from whystuck.diagnose.logs.told_ops import list_told_groups
@@ -64,8 +65,10 @@ def make_pipeline_notes(view: LogView) -> Iterator[Case]:
     journals = _read_journals(view)
     waits = [note for one in journals.values() if (note := one.find_waiting()) is not None]
     waits += _guess_waits(view, journals)
+    waits += _list_stacked(view, journals, {note.rank for note in waits})
     elsewhere = _list_elsewhere(view)
-    is_stuck = bool(_list_timed_out(view))
+    stacked = {one.rank for one in list_stacked_receives(view)}
+    is_stuck = bool(stacked or _list_timed_out(view))
     found = [
         note
         for note in waits
@@ -89,7 +92,7 @@ def make_pipeline_notes(view: LogView) -> Iterator[Case]:
         summary=f"rank {owner} did not {did} rank {first.rank}, which waits for it{why}",
         tier=PARTED - 1,
         ranks=(owner,),
-        victims=tuple(sorted({*waiting, *_list_timed_out(view)} - {owner})),
+        victims=tuple(sorted({*waiting, *stacked, *_list_timed_out(view)} - {owner})),
         lines=tuple(lines[:_MAX_LINES]),
         time=find_time(lines),
         confidence=Confidence.LIKELY,
@@ -120,7 +123,49 @@ def _read_journals(view: LogView) -> dict[int, _Journal]:
             rank = int(event.groups["stage"])
         if rank >= 0:
             journals.setdefault(rank, _Journal()).notes.append(_read_note(rank, event))
+    if _are_neighbours(journals):
+        for rank, journal in journals.items():
+            journal.notes = [
+                replace(note, peer=_find_neighbour(rank, note.what, note.way))
+                if note.way and note.peer < 0
+                else note
+                for note in journal.notes
+            ]
     return journals
+
+
+def _are_neighbours(journals: dict[int, _Journal]) -> bool:
+    """Tell whether all peers that are noted are neighbours: activations go on, gradients back."""
+    told = [note for one in journals.values() for note in one.notes if note.way and note.peer >= 0]
+    return bool(told) and all(
+        note.peer == _find_neighbour(note.rank, note.what, note.way) for note in told
+    )
+
+
+def _find_neighbour(rank: int, what: str, way: str) -> int:
+    """Return the stage that a stage sends to or receives from, where ranks count the stages."""
+    return rank + (1 if (what == "act") == (way == "send") else -1)
+
+
+def _list_stacked(view: LogView, journals: dict[int, _Journal], noted: set[int]) -> Iterator[_Note]:
+    """Yield what ranks wait for in the stack of each, as far as a comment or their notes tell it.
+
+    Whatever does not say which micro-batch it is, is of the one behind the last that came.
+    """
+    are_neighbours = _are_neighbours(journals)
+    for one in list_stacked_receives(view):
+        journal = journals.get(one.rank)
+        peer = one.peer
+        if peer < 0 and are_neighbours and one.what:
+            peer = _find_neighbour(one.rank, one.what, "recv")
+        if journal is None or not journal.notes or peer not in journals or one.rank in noted:
+            continue
+        what = one.what or ("act" if peer < one.rank else "grad")
+        came = journal.list_items(what, "recv", peer)
+        item = came[-1] + 1 if one.item < 0 and came else one.item
+        if item >= 0:
+            event = journal.notes[-1].event
+            yield _Note(one.rank, item, what, "recv", peer, "waiting", event)
 
 
 def _read_note(rank: int, event: LogEvent) -> _Note:

@@ -20,12 +20,19 @@ from whystuck.evidence.logs.lines import LogEvent
 from whystuck.evidence.ranks import MAX_RANK, name_ranks, parse_ranks
 
 _NAMED = re.compile(r"Culprit rank (\d{1,7}); Error type: ([A-Z_]{3,40})")
+# Other versions of the tool, and people who shorten it, write the state first.
+_STATE_FIRST = re.compile(
+    r"Error type: ([A-Z_]{3,40})\W{1,4}culprit ranks? (\d{1,7}(?:(?:, ?| and | )\d{1,7}){0,255})",
+    re.IGNORECASE,
+)
 # A state that differs says who came further, not who is wrong.
-_CODES = {
-    "COLLECTIVE_TYPE_MISMATCH": codes.OP_MISMATCH,
-    "SIZE_OR_SYNTAX_MISMATCH": codes.SHAPE_MISMATCH,
-    "COLLECTIVE_DTYPE_MISMATCH": codes.DTYPE_MISMATCH,
-}
+_CODES = (
+    ("DTYPE_MISMATCH", codes.DTYPE_MISMATCH),
+    ("TYPE_MISMATCH", codes.OP_MISMATCH),
+    ("SIZE", codes.SHAPE_MISMATCH),
+    ("SHAPE", codes.SHAPE_MISMATCH),
+    ("NUMEL", codes.SHAPE_MISMATCH),
+)
 _WORDS = {codes.OP_MISMATCH: "op", codes.SHAPE_MISMATCH: "shape", codes.DTYPE_MISMATCH: "type"}
 # The last name of a line, with what it says of it; a line that ends elsewhere has been cut.
 _LAST = re.compile(r"\d{1,7}; Error type: ([A-Z_]{3,40})(?:, (?>.*? does not match )[^'\n]*'.*')?")
@@ -36,7 +43,11 @@ _TYPES = re.compile(
 _BARRIER = "barrier"
 # So far below what is said of a collective its stack stands.
 _NEAR = 4
-_STATES = {*_CODES, "COLLECTIVE_STATE_MISMATCH", "UNDECIDED"}
+_STATES = re.compile(r"\w{3,30}_MISMATCH|UNDECIDED")
+# So far from what is said of a collective the sizes of its tensors stand.
+_NEAR_SIZES = 16
+_SIDES = 2
+_LEAST = 3
 
 
 def make_recorder_told(view: LogView) -> Iterator[Case]:
@@ -44,7 +55,8 @@ def make_recorder_told(view: LogView) -> Iterator[Case]:
     for event in view.list_signatures("frtrace.culprit", "frtrace.alltoall"):
         if not is_said(event):
             continue
-        case = _make_named(view, event) if "Culprit" in event.text else _make_sums(event)
+        is_named = event.signature == "frtrace.culprit"
+        case = _make_named(view, event) if is_named else _make_sums(event)
         if case is not None:
             yield case
             return
@@ -52,14 +64,16 @@ def make_recorder_told(view: LogView) -> Iterator[Case]:
 
 def _make_named(view: LogView, event: LogEvent) -> Case | None:
     by_code: dict[str, set[int]] = {}
-    for match in _NAMED.finditer(event.text):
-        if match[2] in _CODES:
-            by_code.setdefault(_CODES[match[2]], set()).add(int(match[1]))
+    for rank, state in _list_named(event.text):
+        if found := _find_code(state):
+            by_code.setdefault(found, set()).add(rank)
     if not by_code:
         return None
     code = min(by_code)
     named = frozenset().union(*by_code.values())
-    ranks = _find_odd(named, _find_members(view, event)) if _is_whole(event.text) else []
+    ranks = _find_odd_sizes(view, event, code)
+    if not ranks and _is_whole(event.text):
+        ranks = _find_odd(named, _find_members(view, event))
     who = name_ranks(ranks) if ranks else "ranks"
     is_first = len(ranks) == 1 and ranks[0] not in named
     what = f"with another {_WORDS[code]} than the others"
@@ -77,6 +91,42 @@ def _make_named(view: LogView, event: LogEvent) -> Case | None:
         confidence=Confidence.LIKELY if ranks else Confidence.POSSIBLE,
         details={"group": "", "sequence": 0, "ops": {}, "named": sorted(named)},
     )
+
+
+def _list_named(text: str) -> list[tuple[int, str]]:
+    """Return the ranks that a line names, each with its state."""
+    if pairs := _STATE_FIRST.findall(text):
+        return [
+            (int(rank), state.upper())
+            for state, ranks in pairs
+            for rank in re.findall(r"\d+", ranks)
+        ]
+    return [(int(rank), state) for rank, state in _NAMED.findall(text)]
+
+
+def _find_code(state: str) -> str:
+    """Return what a state is, empty where it says who came further, not who is wrong."""
+    return next((code for word, code in _CODES if word in state), "")
+
+
+def _find_odd_sizes(view: LogView, event: LogEvent, code: str) -> list[int]:
+    """Return the few ranks whose tensors differ from those of most, as the lines beside tell."""
+    kind = {codes.SHAPE_MISMATCH: "shape", codes.DTYPE_MISMATCH: "type"}.get(code)
+    tables: dict[str, dict[int, str]] = {}
+    for one in view.list_signatures("table.rank_size"):
+        is_near = one.artifact == event.artifact and 0 <= one.row - event.row <= _NEAR_SIZES
+        if is_near and one.groups["kind"] == kind:
+            tables.setdefault(one.groups["table"], {})[int(one.groups["own"])] = one.groups["value"]
+    found = {tuple(odd) for shown in tables.values() if (odd := _find_few(shown))}
+    return list(found.pop()) if len(found) == 1 else []
+
+
+def _find_few(shown: dict[int, str]) -> list[int]:
+    """Return who has what few have, where all others have the same."""
+    values = sorted(set(shown.values()), key=[*shown.values()].count)
+    few = sorted(rank for rank, value in shown.items() if value == values[0])
+    is_clear = len(values) == _SIDES and len(shown) >= _LEAST and 2 * len(few) < len(shown)
+    return few if is_clear else []
 
 
 def _is_extra_barrier(text: str, rank: int) -> bool:
@@ -105,8 +155,10 @@ def _find_place(view: LogView, event: LogEvent, rank: int) -> tuple[Place, ...]:
 
 def _is_whole(text: str) -> bool:
     """Tell whether a line has all names that it began to tell: one that is cut lacks some."""
+    if _STATE_FIRST.search(text):
+        return True
     match = _LAST.fullmatch(text.rpartition("Culprit rank ")[2].rstrip())
-    return match is not None and match[1] in _STATES
+    return match is not None and _STATES.fullmatch(match[1]) is not None
 
 
 def _find_members(view: LogView, event: LogEvent) -> frozenset[int]:

@@ -1,0 +1,82 @@
+"""N410 by counters of errors: the port that counts them where others like it do not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from whystuck.diagnose import codes
+from whystuck.diagnose.logs.story import WAIT, Case
+from whystuck.diagnose.logs.view import LogView
+from whystuck.evidence.finding import Confidence
+from whystuck.evidence.logs.lines import LogEvent
+
+# Nearer to a cause than that ranks waited, or that a transfer was given up.
+_TIER = WAIT - 2
+_MAX_LINES = 6
+# A link that was plugged in or repaired once has some of each.
+_LEAST = {"symbols": 1000, "downs": 10, "recoveries": 50, "errors": 1000}
+# The others are well where they have less than this part of it.
+_WELL = 0.01
+_WORDS = {
+    "symbols": "symbol errors",
+    "downs": "times down",
+    "recoveries": "recoveries",
+    "errors": "receive errors",
+}
+
+
+@dataclass
+class _Port:
+    """The counters of one card of one host."""
+
+    host: str
+    card: str
+    counts: dict[str, int] = field(default_factory=dict)
+    events: list[LogEvent] = field(default_factory=list)
+
+    def exceeds(self, other: _Port) -> bool:
+        """Tell whether it counts far more of anything than another port."""
+        return any(
+            count >= _LEAST[what] and other.counts.get(what, 0) <= _WELL * count
+            for what, count in self.counts.items()
+        )
+
+
+def make_port_errors(view: LogView) -> Iterator[Case]:
+    """Make the case of ports that count errors, where most of those that are shown do not."""
+    ports: dict[tuple[str, str], _Port] = {}
+    for event in view.list_signatures("table.port_errors"):
+        key = event.node or event.artifact, event.groups["card"]
+        port = ports.setdefault(key, _Port(event.node, key[1]))
+        port.counts[event.groups["what"]] = int(event.groups["count"])
+        port.events.append(event)
+    bad = [port for port in ports.values() if _is_odd(port, list(ports.values()))]
+    if not bad:
+        return
+    nodes = tuple(sorted({port.host for port in bad} - {""}))
+    first = max(bad, key=lambda port: max(port.counts.values()))
+    counts = {what: count for what, count in first.counts.items() if count >= _LEAST[what]}
+    told = ", ".join(f"{count} {_WORDS[what]}" for what, count in counts.items())
+    name = f"port of {first.card}" if first.card else "a port"
+    yield Case(
+        code=codes.FABRIC_ERRORS,
+        summary=f"{name}{f' on {first.host}' if first.host else ''} counts {told}, and others like "
+        "it next to none: its cable or its other end is broken",
+        tier=_TIER,
+        nodes=nodes,
+        lines=tuple(event for port in bad for event in port.events)[:_MAX_LINES],
+        confidence=Confidence.LIKELY,
+        details={"port": first.card, **counts},
+        remedies=(
+            "perfquery -R, and again after a minute of the job: do the counters rise?",
+            "change the cable, or leave the port out with `NCCL_IB_HCA=^CARD`",
+        ),
+        is_foreign=True,
+    )
+
+
+def _is_odd(port: _Port, ports: list[_Port]) -> bool:
+    """Tell whether a port counts errors that most of the others do not."""
+    others = [other for other in ports if other is not port]
+    return bool(others) and 2 * sum(map(port.exceeds, others)) > len(others)

@@ -1,0 +1,56 @@
+"""Counters of errors of ports: the one that counts them where others do not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.logs.test_told import first_of, say
+
+NAMES = ("SymbolErrorCounter", "LinkErrorRecoveryCounter", "LinkDownedCounter", "PortRcvErrors")
+WELL, BAD = (0, 0, 1, 0), (65535, 255, 48, 21877)
+
+
+def by_perfquery(card: str, counts: tuple[int, ...]) -> list[str]:
+    rows = [f"{name}:{'.' * (32 - len(name))}{n}" for name, n in zip(NAMES, counts, strict=True)]
+    return [f"$ perfquery -x -C {card} -P 1", "# Port counters: Lid 12 port 1", *rows]
+
+
+def by_loop(card: str, counts: tuple[int, ...]) -> list[str]:
+    return [f"## {card}", *by_perfquery(card, counts)[2:]]
+
+
+def by_files(card: str, counts: tuple[int, ...]) -> list[str]:
+    path = f"/sys/class/infiniband/{card}/ports/1/counters"
+    names = ("symbol_error", "link_error_recovery", "link_downed", "port_rcv_errors")
+    return [f"{path}/{name}:{count}" for name, count in zip(names, counts, strict=True)]
+
+
+def by_one_line(card: str, counts: tuple[int, ...]) -> list[str]:
+    return [f"{card} " + " ".join(f"{a}={b}" for a, b in zip(NAMES, counts, strict=True))]
+
+
+FORMS = [by_perfquery, by_loop, by_files, by_one_line]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_port_that_counts_errors_is_named(tmp_path: Path, form: object) -> None:
+    write = form if callable(form) else by_loop
+    lines = ["[b07-gpu2 ~]# for d in mlx5_0 mlx5_1 mlx5_3; do perfquery -x $d 1 | egrep Link; done"]
+    for card in ("mlx5_0", "mlx5_1", "mlx5_3"):
+        lines += write(card, BAD if card == "mlx5_3" else WELL)
+
+    finding = first_of(say(tmp_path, *lines))
+    assert (finding.code, finding.details["port"]) == ("N410", "mlx5_3")
+    assert "mlx5_3" not in finding.culprits.nodes
+
+
+@pytest.mark.parametrize("counts", [(0, 0, 0, 0), (12, 3, 2, 7), BAD])
+def test_ports_that_count_alike_are_not_told(tmp_path: Path, counts: tuple[int, ...]) -> None:
+    lines = [line for card in ("mlx5_0", "mlx5_1") for line in by_perfquery(card, counts)]
+
+    assert "N410" not in {one.code for one in say(tmp_path, *lines).findings}
+
+
+def test_one_port_alone_tells_nothing(tmp_path: Path) -> None:
+    assert say(tmp_path, *by_perfquery("mlx5_0", BAD)).findings == []
