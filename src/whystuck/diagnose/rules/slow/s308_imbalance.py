@@ -39,7 +39,8 @@ class Imbalance(Rule):
 
     Of logs, ranks print for each step how much they had to do, such as tokens, and how long that
     took: the times follow the work, and no rank takes longer than others for the same. They may
-    stand in a table (`8120 / 402` below `r0: tok / ms`), or in one line for each step.
+    stand in a table (`8120 / 402` below `r0: tok / ms`, or a cell for each rank below one head such
+    as `step  rank: tokens/ms`), or in one line for each step.
 
     ## False alarms
 

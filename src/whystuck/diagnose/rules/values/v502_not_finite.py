@@ -55,8 +55,10 @@ class NotFiniteRule(Rule):
     these are V503.
 
     Of logs alone, it is a loss or a norm that is printed as NaN or Inf and is no number in any
-    later line. A rank is named where it alone prints so, and others print finite ones; many jobs
-    print the loss of all by one rank. What a rank stopped for explains that others wait for it.
+    later line. A rank is named where it alone prints so, and others print finite ones, or where a
+    hook on its layers or a loss before the reduction tells so a step before those of others; many
+    jobs print the loss of all by one rank. What a rank stopped for explains that others wait for
+    it.
 
     ## False alarms
 
