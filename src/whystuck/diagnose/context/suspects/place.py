@@ -284,13 +284,12 @@ def explain_absent(facts: Facts, rank: int) -> Suspicion | None:
     frames, activity = get_frames(facts, rank), get_activity(facts, rank)
     if not frames:
         return explain_unseen(facts, rank)
-    is_joining = (
-        facts.stacks.positions[rank].doing is Doing.JOINING
-        if rank in facts.stacks.positions
-        else False
-    )
+    doing = facts.stacks.positions[rank].doing if rank in facts.stacks.positions else Doing.USER
+    is_joining = doing is Doing.JOINING
     if is_joining and not _is_alone_in_joining(facts):
         return None
+    if doing is Doing.BACKWARD and activity.cpu_share is None:
+        return None  # it may wait for its peers' gradients there, and nothing shows that it runs
     here = select_user_frames(frames)
     is_busy = is_moving(facts, activity) or works_by_child(facts, rank)
     blocked = not is_busy and activity.cpu_share is not None
@@ -340,11 +339,21 @@ def _may_wait_for_device(facts: Facts, rank: int, *, is_idle: bool) -> bool:
     return not (is_idle and any(share is not None and share >= idle_share for share in others))
 
 
+def _is_world_told(facts: Facts) -> bool:
+    """Return whether anything tells how many ranks there are, rather than the largest one seen.
+
+    Who pastes stacks leaves out those that tell nothing.
+    """
+    evidence = facts.evidence
+    is_pasted = evidence.incident.kind == "files" and not facts.ops.recorded_ranks
+    return not is_pasted or any(file.world_size for file in evidence.logs.files)
+
+
 def explain_unseen(facts: Facts, rank: int) -> Suspicion | None:
     """Explain a rank without stacks: the place of its last op is all there is."""
     last = facts.ops.find_last_site(rank)
     is_known = rank in facts.ops.recorded_ranks
-    if not is_known and not facts.ranks.has_few_unknown:
+    if not is_known and not (facts.ranks.has_few_unknown and _is_world_told(facts)):
         return None
     text = "went no further after its last collective" if is_known else "left no evidence at all"
     # It may as well be in a send or receive, and wait for somebody else there, or for its device.

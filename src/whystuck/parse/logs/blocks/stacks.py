@@ -241,6 +241,7 @@ class StackReader:
 
     def _note_heading(self, text: str, writer: int) -> bool:
         """Note a process or a rank that what follows is of."""
+        text = text.replace("RANK=RANK=", "RANK=")  # a label before what `grep RANK=` prints
         if parent := find_parent(text[:400]):
             self._parent = parent
             return True
