@@ -307,3 +307,18 @@ def test_heading_with_a_pod_and_a_rank(tmp_path: Path, heading: str) -> None:
 def test_rows_of_processes_with_ranks(tmp_path: Path, row: str) -> None:
     rows = [row.format(pid, rank) for rank, pid in enumerate((700, 702, 709, 711))]
     assert show(first_of(say(tmp_path, *rows, *STACKS))) == ("H101", [2])
+
+
+@pytest.mark.parametrize(
+    "wait", ["rpc_wait_bit_killable", "nfs_wait_on_request", "cl_sync_io_wait"]
+)
+def test_process_that_ps_shows_in_a_silent_file_server(tmp_path: Path, wait: str) -> None:
+    lines = [
+        "root@gn05:~# ps -o pid,stat,wchan:32,cmd -p 51544",
+        "    PID STAT WCHAN                            CMD",
+        f"  51544 Dl   {wait}            /opt/env/bin/python -u pretrain.py",
+        "root@gn05:~# dmesg | tail -1",
+        "[804411.018836] nfs: server nas2 not responding, still trying",
+    ]
+    finding = first_of(say(tmp_path, *lines))
+    assert (finding.code, finding.culprits.nodes) == ("H116", ["gn05"])

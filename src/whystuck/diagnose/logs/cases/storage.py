@@ -18,6 +18,7 @@ _SILENT = ("nfs.not_responding", "lustre.evicted")
 _TASK = re.compile(r"^(.+):(\d{1,9})$")
 # What a rank or a worker of its loader is called.
 _RANK_TASK = re.compile(r"python|^pt_|ray::|^torch")
+_SERVER_WAIT = re.compile(r"^_*(?:rpc_|nfs|lustre|ll_|cl_|osc_|ptlrpc|fuse_|ceph_|gpfs|cifs|smb)")
 _MAX_LINES = 6
 _SEVERAL = 2
 _NS_PER_MS = 1_000_000
@@ -34,6 +35,7 @@ def make_silent_storage(view: LogView) -> Iterator[Case]:
         one for one in view.list_signatures(*_SILENT) if is_said(one) and not _is_over(view, one)
     ]
     hung = [one for one in view.list_signatures("cpu.hung_task") if is_said(one) and _is_rank(one)]
+    hung += [one for one in view.list_signatures("table.process") if _is_kept(one)]
     events = [*silent, *hung]
     is_waited = bool(waits or raised)
     # The log of a machine tells whose call does not come back, where its file system is the one
@@ -97,13 +99,20 @@ def _is_over(view: LogView, silent: LogEvent) -> bool:
     )
 
 
+def _is_kept(row: LogEvent) -> bool:
+    """Tell whether a process of the job waits in the kernel for a file server, as `ps` shows it."""
+    told = row.groups
+    is_ours = _RANK_TASK.search(told.get("command") or "") is not None
+    return is_ours and told["state"][:1] == "D" and bool(_SERVER_WAIT.match(told["wait"] or ""))
+
+
 def _is_rank(event: LogEvent) -> bool:
     task = _TASK.match(event.groups.get("task") or "")
     return task is not None and bool(_RANK_TASK.search(task[1]))
 
 
 def _find_rank(view: LogView, event: LogEvent) -> int | None:
-    task = _TASK.match(event.groups.get("task") or "")
+    task = _TASK.match(event.groups.get("task") or f"ps:{event.groups.get('pid') or ''}")
     rank = view.find_rank_of_pid(int(task[2]), event.node) if task else None
     here = view.list_ranks_on(event.node)
     # A host with one rank has no other process of such a name that counts.
