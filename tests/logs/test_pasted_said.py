@@ -322,3 +322,16 @@ def test_process_that_ps_shows_in_a_silent_file_server(tmp_path: Path, wait: str
     ]
     finding = first_of(say(tmp_path, *lines))
     assert (finding.code, finding.culprits.nodes) == ("H116", ["gn05"])
+
+
+@pytest.mark.parametrize("quote", ["> ", ">", ">> ", "> > "])
+def test_quoted_output_is_read_as_it_was_written(tmp_path: Path, quote: str) -> None:
+    lines = [
+        "[rank2]: Traceback (most recent call last):",
+        '[rank2]:   File "/home/ana/ft.py", line 71, in <module>',
+        "[rank2]:     trainer.train()",
+        "[rank2]: KeyError: 'labels'",
+        "[rank0]: RuntimeError: [../gloo/transport/tcp/pair.cc:534] Connection closed by peer",
+    ]
+    finding = first_of(say(tmp_path, *(quote + line for line in lines)))
+    assert (*show(finding), finding.culprits.where[0].line) == ("C204", [2], 71)

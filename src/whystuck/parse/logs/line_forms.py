@@ -115,6 +115,16 @@ _LED_FAR = 72
 _HEAD = 8
 
 
+# What somebody quotes of a letter or an issue; `>>> ` is the prompt of Python.
+_QUOTED = re.compile(r"(?!>>>)(?:> ?){1,4}(?=[\s\S])")
+
+
+def strip_quote(text: str) -> str:
+    """Return a line without the marks that stand before what is quoted."""
+    quote = _QUOTED.match(text)
+    return text[quote.end() :] if quote else text
+
+
 def match_prefix(text: str) -> re.Match[str] | None:
     """Match what stands before a line: the same as all forms would, only sooner."""
     start = text[:_HEAD].lstrip()[:1]
