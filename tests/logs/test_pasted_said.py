@@ -334,4 +334,4 @@ def test_quoted_output_is_read_as_it_was_written(tmp_path: Path, quote: str) -> 
         "[rank0]: RuntimeError: [../gloo/transport/tcp/pair.cc:534] Connection closed by peer",
     ]
     finding = first_of(say(tmp_path, *(quote + line for line in lines)))
-    assert (*show(finding), finding.culprits.where[0].line) == ("C204", [2], 71)
+    assert (*show(finding), finding.where[0].line) == ("C204", [2], 71)

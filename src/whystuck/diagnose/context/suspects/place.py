@@ -288,8 +288,9 @@ def explain_absent(facts: Facts, rank: int) -> Suspicion | None:
     is_joining = doing is Doing.JOINING
     if is_joining and not _is_alone_in_joining(facts):
         return None
-    if doing is Doing.BACKWARD and activity.cpu_share is None:
-        return None  # it may wait for its peers' gradients there, and nothing shows that it runs
+    is_pair = len(facts.stacks.positions) <= 2  # noqa: PLR2004 - nobody is in the majority
+    if doing is Doing.BACKWARD and activity.cpu_share is None and is_pair:
+        return None  # either may wait for the other, for its gradients or in its own call
     here = select_user_frames(frames)
     is_busy = is_moving(facts, activity) or works_by_child(facts, rank)
     blocked = not is_busy and activity.cpu_share is not None
