@@ -19,14 +19,16 @@ from whystuck import cli
 from whystuck.cli.output import write_file
 from whystuck.guarded.remote import written
 
-# A /dev/shm and a folder for temporary files of its own: what lies there must not meet other tests.
+# Places of its own for jobs, temporary files and agents: what lies there must not meet other tests.
 _PROGRAM = """
 import json, os, resource, subprocess, sys, time
 trap, uid, commands = sys.argv[1], int(sys.argv[2]), json.loads(sys.argv[3])
-for place in ("/dev/shm", "/var/tmp"):
+agents = f"/tmp/whystuck-agent-{os.getuid()}"
+os.makedirs(agents, 0o700, exist_ok=True)
+for place, mode in (("/dev/shm", 0o1777), ("/var/tmp", 0o1777), (agents, 0o700)):
     if subprocess.run(["mount", "-t", "tmpfs", "tmpfs", place], capture_output=True).returncode:
         sys.exit(77)
-    os.chmod(place, 0o1777)
+    os.chmod(place, mode)
 
 def lay(place):
     folder = f"{place}/whystuck-{os.getuid() if uid == 0 else 0}-trap"
