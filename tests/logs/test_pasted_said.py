@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.logs.test_told import first_of, say
 
-from whystuck.evidence.finding import Finding
+from whystuck.evidence.finding import Confidence, Finding
 from whystuck.parse.logs.said_places import HostRanks, find_order, list_host_ranks
 
 LIST = [
@@ -335,3 +335,15 @@ def test_quoted_output_is_read_as_it_was_written(tmp_path: Path, quote: str) -> 
     ]
     finding = first_of(say(tmp_path, *(quote + line for line in lines)))
     assert (*show(finding), finding.where[0].line) == ("C204", [2], 71)
+
+
+def test_rank_that_only_a_person_tells_is_not_certain(tmp_path: Path) -> None:
+    by_number = first_of(say(tmp_path, LOST, "(worker-N is RANK N+1)", KILLED))
+    assert (show(by_number), by_number.confidence) == (("C202", [4]), Confidence.LIKELY)
+
+    waits = [WAIT.format(rank) for rank in (0, 1, 2)]
+    by_device = first_of(say(tmp_path, *BROKEN, *QUERY, SAME[0], *waits))
+    assert (show(by_device), by_device.confidence) == (("C208", [3]), Confidence.LIKELY)
+
+    by_tool = first_of(say(tmp_path, LOST, *describe("sft-worker-4", "RANK:              5")))
+    assert (show(by_tool), by_tool.confidence) == (("C202", [5]), Confidence.CERTAIN)

@@ -12,7 +12,6 @@ from whystuck.parse.logs.above import BEFORE_BYTES, count_above, lines_above, re
 from whystuck.parse.logs.blocks.boot_lines import BootReader
 from whystuck.parse.logs.blocks.fatals import FatalReader
 from whystuck.parse.logs.blocks.group_notes import find_group_notes
-from whystuck.parse.logs.blocks.heads import name_quota
 from whystuck.parse.logs.blocks.rank_tables import MOST_ABOVE
 from whystuck.parse.logs.blocks.ras import RasReader
 from whystuck.parse.logs.blocks.sections import SectionFinder
@@ -293,7 +292,6 @@ class LogReader:
 
     def _name_section(self, line: LogLine, data: bytes, start: int) -> None:
         host = line.node
-        name_quota(line, data, start)
         self._sections.name(line, data, start)
         if line.is_kernel and line.node != host:
             self._part.facts.note_host(line.node)

@@ -257,6 +257,7 @@ def _make_pods(view: LogView) -> Iterator[Case]:
     for event in list_first(list(view.list_signatures("k8s.oomkilled")), lambda one: one.time):
         by_owner.setdefault(_find_owner(view, event), []).append(event)
     named = {one.artifact for owner, events in by_owner.items() if any(owner) for one in events}
+    told = view.node_by_rank.keys()
     for (ranks, node), events in by_owner.items():
         # Another command tells of the same pod.
         if not (ranks or node) and events[0].artifact in named:
@@ -270,7 +271,8 @@ def _make_pods(view: LogView) -> Iterator[Case]:
             nodes=(node,) if node else (),
             lines=tuple(events),
             time=events[0].time,
-            confidence=Confidence.CERTAIN,
+            # What people say of the numbers of pods may be wrong.
+            confidence=Confidence.CERTAIN if ranks <= told else Confidence.LIKELY,
             remedies=(f"see its limit, and raise it: `kubectl describe pod {node or 'POD'}`",),
             scope=ranks,
         )

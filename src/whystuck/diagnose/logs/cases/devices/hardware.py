@@ -199,6 +199,8 @@ def _make_case(
     time = find_time(near or events)
     where = f" of {name_ranks(ranks)}" if ranks else ""
     on = f" on {trouble.node}" if trouble.node else ""
+    # That ranks have the numbers of their devices is what a person says.
+    is_said_of_devices = any(view.list_signatures("table.rank_is_device"))
     xid = _XID.search(first.text)
     name = f"Xid {xid[2]}" if xid else first.kind.replace("_", " ")
     thing = "the device" if trouble.bus else "the host" if trouble.node else "a machine"
@@ -218,7 +220,7 @@ def _make_case(
         entails=_list_lacking(view, trouble),
         exits=_list_ended(view, trouble),
         time=time,
-        confidence=Confidence.CERTAIN if ranks else Confidence.LIKELY,
+        confidence=Confidence.CERTAIN if ranks and not is_said_of_devices else Confidence.LIKELY,
         details=_describe(first, trouble),
         remedies=_advise(view, first, trouble, name),
         scope=reach,
