@@ -77,7 +77,8 @@ def main() -> int:
 def _try(case: Case, bare: Seen, *, agent: bool) -> list[str]:
     """Run under whystuck; a wall time that differs on a busy machine is measured again.
 
-    So is what the script does by itself: a job of torch fails once in a while, bare as well.
+    So is a script that differs from itself: a job of torch fails once in a while, bare as well.
+    What counts is a difference from two bare runs that are alike.
     """
     whystuck = [sys.executable, "-m", "whystuck", "run"]
     whystuck += [*case.options, *([] if agent else ["--no-agent"])]
@@ -85,11 +86,26 @@ def _try(case: Case, bare: Seen, *, agent: bool) -> list[str]:
     for _ in range(3):
         under = run_case(case, whystuck=[*whystuck, "--evidence", "{evidence}", "--"])
         differences = compare(case, bare, under)
-        if any(not one.startswith("wall") for one in differences):
-            differences = compare(case, run_case(case, whystuck=[]), under)
-        if not differences or any(not one.startswith("wall") for one in differences):
+        if _is_more_than_wall(differences):
+            again = run_case(case, whystuck=[])
+            differences = compare(case, again, under)
+            unlike = compare(case, bare, again)
+            bare = again
+            if _is_more_than_wall(differences) and _is_more_than_wall(unlike):
+                _show_unlike(case, unlike, again)
+                continue
+        if not differences or _is_more_than_wall(differences):
             break
     return differences
+
+
+def _is_more_than_wall(differences: list[str]) -> bool:
+    return any(not one.startswith("wall") for one in differences)
+
+
+def _show_unlike(case: Case, unlike: list[str], bare: Seen) -> None:
+    text = bare.stderr.decode(errors="replace")
+    print(f"{case.id}: two bare runs differ: {'; '.join(unlike)}\n{text}", flush=True)
 
 
 def compare(case: Case, bare: Seen, under: Seen) -> list[str]:
