@@ -38,15 +38,17 @@ from numpy.typing import NDArray
 
 MAX_STEP_SHARE, MAX_CPU_SHARE, MAX_JOB_SHARE, MAX_START_S = 0.01, 0.015, 0.015, 0.5
 TOKEN = "WHYSTUCK_BENCH_TOKEN"
-# Width and number of layers, rows of a batch, and MB of a bucket of DDP, None for its default.
-USUAL = (1024, 6, 256, None)
+# Width and number of layers, rows of a batch, MB of a bucket of DDP, None for its default, and ms
+# that forward and backward wait.
+Model = tuple[int, int, int, int | None, int]
+USUAL: Model = (1024, 6, 256, None, 0)
 # Seven ops in a step with 65 ms of work: far more than jobs have, to see what an op costs.
-MANY_OPS = (384, 12, 384, 1)
+MANY_OPS: Model = (384, 12, 384, 1, 0)
 RUN_OF_PAIRS, RESAMPLES = 8, 4000
 Values = NDArray[np.float64]
 
 MODEL = """
-import json, os, random, sys, time
+import itertools, json, os, random, sys, time
 from pathlib import Path
 import torch, torch.distributed as dist
 torch.set_num_threads(1)
@@ -54,10 +56,16 @@ dist.init_process_group("gloo")
 cores = sorted(os.sched_getaffinity(0))
 if dist.get_world_size() <= len(cores):
     os.sched_setaffinity(0, {cores[dist.get_rank()]})
-width, count, rows, bucket_mb = json.loads(os.environ["WHYSTUCK_BENCH_MODEL"])
+width, count, rows, bucket_mb, wait_ms = json.loads(os.environ["WHYSTUCK_BENCH_MODEL"])
 layers = torch.nn.Sequential(*(torch.nn.Linear(width, width) for _ in range(count)))
 model = torch.nn.parallel.DistributedDataParallel(layers, bucket_cap_mb=bucket_mb)
 optimizer, batch = torch.optim.SGD(model.parameters(), lr=0.01), torch.ones(rows, width)
+if wait_ms:
+    def wait(*_):
+        time.sleep(wait_ms / 2e3)
+    layers.register_forward_hook(wait)
+    layers.register_full_backward_hook(wait)
+    batch.requires_grad_()
 def train(steps):
     for _ in range(steps):
         optimizer.zero_grad()
@@ -79,10 +87,13 @@ for _ in range(pairs):
         flip(generation, is_on, is_null)
         train(warm)
         dist.barrier()
-        begin = time.perf_counter(), clock()
-        train(steps)
+        begin, each = clock(), [time.perf_counter()]
+        for _ in range(steps):
+            train(1)
+            each.append(time.perf_counter())
         dist.barrier()
-        pair[is_on] = [time.perf_counter() - begin[0], clock() - begin[1]]
+        whole = time.perf_counter() - each[0]
+        pair[is_on] = [whole, clock() - begin, min(b - a for a, b in itertools.pairwise(each))]
     found.append([pair[False], pair[True]])
 everybody = [None] * dist.get_world_size()
 dist.all_gather_object(everybody, found)
@@ -163,7 +174,7 @@ def call_torchrun(ranks: int) -> list[str]:
     return [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={ranks}"]
 
 
-def make_environment(model: tuple[int | None, ...] = USUAL) -> dict[str, str]:
+def make_environment(model: Model = USUAL) -> dict[str, str]:
     """Return the variables of a job."""
     added = {"OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1"}
     return os.environ | added | {"WHYSTUCK_BENCH_MODEL": json.dumps(model)}
@@ -177,10 +188,10 @@ def measure_flips(
     pairs: int,
     steps: int,
     kind: str,
-    model: tuple[int | None, ...] = USUAL,
+    model: Model = USUAL,
     program: str = STEPS,
-) -> tuple[Interval, Interval]:
-    """Return the change of the wall time and of the CPU time of steps."""
+) -> tuple[Interval, Interval, Interval]:
+    """Return the change of the wall time and of the CPU time of steps, and of the fastest ones."""
     with tempfile.TemporaryDirectory(prefix="ws") as name:
         folder = Path(name)
         script = folder / "train.py"
@@ -200,15 +211,18 @@ def measure_flips(
     blocks = np.array(found).mean(axis=0)
     step_ms = 1e3 * float(np.median(blocks[:, 0, 0])) / steps
     change = blocks[:, 1] / blocks[:, 0] - 1
-    wall, cpu = find_interval(change[:, 0]), find_interval(change[:, 1])
-    print(f"{kind:<5} {ranks} ranks, {pairs} pairs, steps of {step_ms:.1f} ms: {wall}, CPU {cpu}")
-    return wall, cpu
+    wall, cpu, fastest = (find_interval(change[:, at]) for at in range(3))
+    print(
+        f"{kind:<5} {ranks} ranks, {pairs} pairs, steps of {step_ms:.1f} ms: {wall}, CPU {cpu}, "
+        f"fastest of {steps} {fastest}"
+    )
+    return wall, cpu, fastest
 
 
 def measure_steps(ranks: int, pairs: int, steps: int) -> bool:
     """Print what recording changes in steps; return whether that is in the bars."""
     null = measure_flips(ranks, pairs, steps, "null")
-    wall, cpu = measure_flips(ranks, pairs, steps, "flips")
+    wall, cpu, _ = measure_flips(ranks, pairs, steps, "flips")
     is_quiet = all(one.low <= 0 <= one.high for one in null)
     if not is_quiet:
         print("the null run found what is not there: the machine is too busy")
@@ -217,7 +231,7 @@ def measure_steps(ranks: int, pairs: int, steps: int) -> bool:
 
 def measure_many_ops(ranks: int, pairs: int, steps: int) -> bool:
     """Print what recording changes in short steps of many ops, for which there is no bar."""
-    print(f"DDP with buckets of {MANY_OPS[-1]} MB, short steps:")
+    print(f"DDP with buckets of {MANY_OPS[3]} MB, short steps:")
     measure_flips(ranks, pairs, steps, "flips", MANY_OPS)
     return True
 

@@ -143,7 +143,7 @@ def judge_pace(
     Raises:
         UsageError: None of the files can be read.
     """
-    evidence = read_paths(files)
+    evidence = read_paths(files, choice=Choice(only_used=True))
     topology = replace(evidence.topology, node_by_rank=dict.fromkeys(ranks, node))
     slow = replace(evidence.incident, kind="slow")
     seen = replace(

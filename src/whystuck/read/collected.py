@@ -88,6 +88,8 @@ class Choice:
         signatures: What is looked for in logs; our own table when empty.
         targets: What is read for a path that the user named, where that is a link.
         home: The evidence folder that an incident belongs to which is gathered elsewhere.
+        only_used: Whether groups, forms and sites of op logs without an op that is read are passed
+            over, for who looks again and again and judges the ops alone.
     """
 
     prefix: str = ""
@@ -95,6 +97,7 @@ class Choice:
     signatures: tuple[Signature, ...] = ()
     targets: Mapping[Path, Path] = field(default_factory=dict)
     home: Path | None = None
+    only_used: bool = False
 
 
 @dataclass

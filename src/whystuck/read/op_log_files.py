@@ -6,6 +6,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Generic
 
@@ -45,7 +46,11 @@ class OpLogFile:
 
 
 def read_op_logs(
-    files: Sequence[OpLogFile], marks: Sequence[OpLogFile] = (), budget: Budget | None = None
+    files: Sequence[OpLogFile],
+    marks: Sequence[OpLogFile] = (),
+    budget: Budget | None = None,
+    *,
+    only_used: bool = False,
 ) -> tuple[Ops, Marks, list[Gap]]:
     """Read the op logs and the marks of all ranks.
 
@@ -53,13 +58,15 @@ def read_op_logs(
         files: Op logs, any number for each rank.
         marks: Files of marks, likewise.
         budget: What they may take; their own when left out.
+        only_used: Whether groups, forms and sites without an op that is read are passed over.
 
     Returns:
         Ops and marks, whose times can be compared, and what could not be read.
     """
     gaps: list[Gap] = []
     budget = budget or Budget(Deadline([file.path for file in (*files, *marks)]))
-    kept, old = choose_newest(_read_all(files, _OPS, budget, gaps))
+    form = _USED_OPS if only_used else _OPS
+    kept, old = choose_newest(_read_all(files, form, budget, gaps))
     kept_marks, old_marks = choose_newest(_join_files(_read_all(marks, _MARKS, budget, gaps)))
     gaps += [
         Gap(rank, artifact, f"{what} of this rank is read")
@@ -118,4 +125,5 @@ def _find_rank(about: About, file: OpLogFile) -> int:
 
 # An op takes some 700 bytes until its report is made, a mark some 100.
 _OPS = _Format(WHAT, 560_000, parse_op_log)
+_USED_OPS = replace(_OPS, parse=partial(parse_op_log, only_used=True))
 _MARKS = _Format(MARKS_WHAT, 2_097_152, parse_mark_states)

@@ -301,7 +301,10 @@ def _read_op_logs(found: Collected) -> None:
     if not (found.pending_ops or found.pending_marks):
         return
     found.ops, found.marks, gaps = op_log_files.read_op_logs(
-        found.pending_ops, found.pending_marks, found.budget
+        found.pending_ops,
+        found.pending_marks,
+        found.budget,
+        only_used=found.choice.only_used,
     )
     found.gaps += gaps
 

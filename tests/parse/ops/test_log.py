@@ -308,3 +308,24 @@ def test_members_told_as_runs_are_expanded_within_limits() -> None:
     assert groups[1].ranks == (*range(0, 4096, 2), 1, 3, 5)
     assert [group.ranks for group in groups[2:]] == [()] * 4
     assert ops.logs[0].lost_values == 4
+
+
+def test_values_that_no_op_uses_can_be_passed_over() -> None:
+    ring = Ring()
+    for name in ("1", "2", "1", "3", "1"):
+        ring.group(name, [0, 1])
+    ring.value(1, b"damaged")
+    ring.op("all_reduce")
+    ring.op("broadcast")
+    ring.op("broadcast", group=ring.group("1", [0, 1]))
+    every = parse_op_log(ring.data())
+    used = parse_op_log(ring.data(), newest=1, only_used=True)
+    assert used.columns["group"].tolist() == every.columns["group"][-1:].tolist()
+    (number,) = used.columns["group"].tolist()
+    assert used.groups[number] == every.groups[number]
+    assert used.groups[number].life == 3
+    assert {group.name for group in used.groups} == {"", "1"}
+    (form,) = used.columns["form"].tolist()
+    assert used.forms[form] == every.forms[form]
+    assert {one.op for one in used.forms} == {"", "broadcast"}
+    assert (len(used.groups), used.lost_values) == (len(every.groups), every.lost_values) == (8, 1)

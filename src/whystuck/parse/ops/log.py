@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from whystuck.evidence.ops.collectives import CallSite
 from whystuck.evidence.ops.log import TIMES, Column, OpGroup, OpNote, OpShape, OpThread
 from whystuck.parse.ops.header import LARGEST, RankLog, read_header
-from whystuck.parse.ops.values import Values, read_values
+from whystuck.parse.ops.values import Used, Values, read_values
 
 MAGIC = b"WSOPS001"
 WHAT = "op log"
@@ -39,6 +39,8 @@ _RECORD = np.dtype(
         ("again", "<u8"),
     ]
 )
+# The columns that refer to values.
+_VALUES = ("group", "form", "site", "thread")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,12 +71,13 @@ def is_op_log(head: bytes) -> bool:
     return head.startswith(MAGIC)
 
 
-def parse_op_log(data: bytes, newest: int | None = None) -> RankOps:
+def parse_op_log(data: bytes, newest: int | None = None, *, only_used: bool = False) -> RankOps:
     """Read an op log.
 
     Args:
         data: The file, unpacked.
         newest: Keep only so many records; all when left out. Older ones count as dropped.
+        only_used: Whether groups, forms, sites and threads of none of these are left unknown.
 
     Returns:
         The ops of one process, oldest first.
@@ -83,8 +86,8 @@ def parse_op_log(data: bytes, newest: int | None = None) -> RankOps:
         ParseError: It is no op log, or its header is damaged.
     """
     header = read_header(data, MAGIC, _RECORD.itemsize, WHAT)
-    values = read_values(header.values)
     records = header.read_records(_RECORD, _find_whole, newest)
+    values = read_values(header.values, _find_used(records.rows) if only_used else None)
     return RankOps(
         about=header.about,
         first_clock=header.first_clock,
@@ -110,6 +113,10 @@ def _find_whole(ring: NDArray[Any]) -> NDArray[np.bool_]:
     return is_whole
 
 
+def _find_used(records: NDArray[Any]) -> Used:
+    return {name: set(np.unique(records[name]).tolist()) for name in _VALUES}
+
+
 def _make_columns(records: NDArray[Any], values: Values) -> dict[str, Column]:
     columns = {name: _as_time(records[name]) for name in TIMES}
     columns["number"] = records["number"].astype(np.int64)
@@ -117,14 +124,11 @@ def _make_columns(records: NDArray[Any], values: Values) -> dict[str, Column]:
     columns["flags"] = records["flags"].astype(np.int64)
     columns["step"] = _as_number(records["step"])
     columns["source"] = _as_number(records["extra"]) - 1
-    for name, known in (
-        ("group", values.groups),
-        ("form", values.forms),
-        ("site", values.sites),
-        ("thread", values.threads),
-    ):
+    lists = values.groups, values.forms, values.sites, values.threads
+    counts = [len(known) for known in lists]
+    for name, count in zip(_VALUES, counts, strict=True):
         numbers = records[name].astype(np.int64)
-        columns[name] = np.where(numbers < len(known), numbers, 0)
+        columns[name] = np.where(numbers < count, numbers, 0)
     return columns
 
 

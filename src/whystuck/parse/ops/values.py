@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import struct
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 import msgspec
@@ -21,6 +22,10 @@ _MAX_VALUES = 100_000
 # Of all groups of one log that are told as runs: 64 of 4,096 ranks.
 _MAX_MEMBERS = 1 << 18
 _GROUP, _FORM, _SITE, _THREAD, _NOTE = 1, 2, 3, 4, 5
+_NO_GROUP = OpGroup()
+
+# The numbers of the values that are wanted, by the name of their kind.
+Used = Mapping[str, AbstractSet[int]]
 
 _Rank = Annotated[int, msgspec.Meta(ge=0, le=MAX_RANK)]
 _Position = Annotated[int, msgspec.Meta(ge=-1, le=MAX_RANK)]
@@ -84,13 +89,25 @@ class Values:
     lost: int = 0
     # How many members of groups were told as runs.
     expanded: int = 0
+    # How many groups there were of one name and one set of members, by the hash of both.
+    lives: Counter[int] = field(default_factory=Counter)
+
+    def is_wanted(self, kind: int, used: Used) -> bool:
+        """Return whether the next value of a kind is wanted."""
+        if kind == _FORM:
+            return len(self.forms) in used["form"]
+        if kind == _SITE:
+            return len(self.sites) in used["site"]
+        return kind != _THREAD or len(self.threads) in used["thread"]
 
 
-def read_values(region: memoryview) -> Values:
+def read_values(region: memoryview, used: Used | None = None) -> Values:
     """Read the values of an op log.
 
     Args:
         region: The bytes in use.
+        used: The ``group``, ``form``, ``site`` and ``thread`` numbers that are wanted, all when
+            left out; the others are unknown. A job that makes groups throughout has thousands.
 
     Returns:
         The values. One that is damaged keeps its number, and is unknown; what comes after a damaged
@@ -101,12 +118,17 @@ def read_values(region: memoryview) -> Values:
         if kind is None:
             values.lost += 1
             continue
+        if used is not None and not values.is_wanted(kind, used):
+            _add_unknown(values, kind)
+            continue
         try:
-            _add(values, kind, payload)
+            if kind == _GROUP:
+                _add_group(values, payload, used)
+            else:
+                _add(values, kind, payload)
         except (msgspec.MsgspecError, ValueError, RecursionError):
             values.lost += 1
             _add_unknown(values, kind)
-    _count_lives(values)
     return values
 
 
@@ -125,10 +147,7 @@ def split_values(region: memoryview) -> Iterator[tuple[int | None, memoryview]]:
 
 
 def _add(values: Values, kind: int, payload: memoryview) -> None:
-    if kind == _GROUP:
-        value = decode_json(payload, _GroupValue)
-        values.groups.append(_read_group(value, value.ranks or _expand(values, value.runs)))
-    elif kind == _FORM:
+    if kind == _FORM:
         values.forms.append(_read_form(decode_json(payload, _FormValue)))
     elif kind == _SITE:
         site = decode_json(payload, _SiteValue)
@@ -168,12 +187,22 @@ def _expand(values: Values, runs: list[tuple[int, int, int]]) -> list[int]:
     return [first + at * step for first, count, step in runs for at in range(count)]
 
 
-def _read_group(value: _GroupValue, told: list[int]) -> OpGroup:
+def _add_group(values: Values, payload: memoryview, used: Used | None) -> None:
+    """Add a group; one that is not wanted still counts as a life of its name."""
+    value = decode_json(payload, _GroupValue)
+    told = value.ranks or _expand(values, value.runs)
     # A rank that is listed twice has no position.
     ranks = tuple(told) if len(set(told)) == len(told) else ()
-    return OpGroup(
-        value.name, value.desc, ranks, value.backend, value.base, value.generation, value.step
-    )
+    key = hash((value.name, ranks))
+    life = values.lives[key]
+    values.lives[key] += 1
+    group = _NO_GROUP
+    if used is None or len(values.groups) in used["group"]:
+        group = OpGroup(
+            value.name, value.desc, ranks, value.backend, value.base, value.generation, value.step,
+            life,
+        )  # fmt: skip
+    values.groups.append(group)
 
 
 def _read_form(value: _FormValue) -> OpShape:
@@ -191,12 +220,3 @@ def _read_form(value: _FormValue) -> OpShape:
         input_splits=tuple(value.in_splits),
         output_splits=tuple(value.out_splits),
     )
-
-
-def _count_lives(values: Values) -> None:
-    """Number the groups that had one name and the same members, one after the other."""
-    seen: Counter[tuple[str, tuple[int, ...]]] = Counter()
-    for number, group in enumerate(values.groups):
-        key = (group.name, group.ranks)
-        values.groups[number] = replace(group, life=seen[key])
-        seen[key] += 1
