@@ -1,12 +1,15 @@
 """What a job pays for whystuck with everything on: time and CPU of its steps, and its start.
 
-    python bench/cost.py [--quick] [--part steps|many-ops|job|start]
+    python bench/cost.py [--quick] [--part steps|waiting|many-ops|job|start]
 
 Exits with 1 when a bar is missed, unless ``--quick``.
 
 steps: a DDP job under ``whystuck run``, whose recording of ops is switched on and off in pairs of
 blocks, in an order drawn by seed. Beside it a null run: the same pairs, in which nothing is
 switched. Only where the interval of the null run contains 0 does the other one tell anything.
+
+waiting: the same flips where forward and backward wait for 50 ms a step, which tells a tenth of a
+percent; real work on a shared machine does not.
 
 many-ops: the same flips where a step is short and has seven ops, for which there is no bar.
 
@@ -44,11 +47,14 @@ Model = tuple[int, int, int, int | None, int]
 USUAL: Model = (1024, 6, 256, None, 0)
 # Seven ops in a step with 65 ms of work: far more than jobs have, to see what an op costs.
 MANY_OPS: Model = (384, 12, 384, 1, 0)
+# What the memory of a shared machine does to work, some percent, hides a tenth of a percent: here
+# the work is waited for.
+WAITING: Model = (64, 4, 16, None, 50)
 RUN_OF_PAIRS, RESAMPLES = 8, 4000
 Values = NDArray[np.float64]
 
 MODEL = """
-import itertools, json, os, random, sys, time
+import itertools, json, os, random, statistics, sys, time
 from pathlib import Path
 import torch, torch.distributed as dist
 torch.set_num_threads(1)
@@ -93,7 +99,8 @@ for _ in range(pairs):
             each.append(time.perf_counter())
         dist.barrier()
         whole = time.perf_counter() - each[0]
-        pair[is_on] = [whole, clock() - begin, min(b - a for a, b in itertools.pairwise(each))]
+        pair[is_on] = [whole, clock() - begin]
+        pair[is_on].append(statistics.median(b - a for a, b in itertools.pairwise(each)))
     found.append([pair[False], pair[True]])
 everybody = [None] * dist.get_world_size()
 dist.all_gather_object(everybody, found)
@@ -144,6 +151,19 @@ class Interval:
         return f"{self.middle:+.2%} [{self.low:+.2%}, {self.high:+.2%}]"
 
 
+@dataclass(frozen=True)
+class Changes:
+    """Of the time of blocks of steps, of the middle step of each block, and of CPU time.
+
+    ``of_step`` is CPU time as a share of the time of a step.
+    """
+
+    wall: Interval
+    middle_step: Interval
+    cpu: Interval
+    of_step: Interval
+
+
 def find_interval(change: Values) -> Interval:
     """Return the interval of the mean of the middle half of paired changes."""
     random = np.random.default_rng(1)
@@ -190,8 +210,8 @@ def measure_flips(
     kind: str,
     model: Model = USUAL,
     program: str = STEPS,
-) -> tuple[Interval, Interval, Interval]:
-    """Return the change of the wall time and of the CPU time of steps, and of the fastest ones."""
+) -> Changes:
+    """Return what switching something on changes."""
     with tempfile.TemporaryDirectory(prefix="ws") as name:
         folder = Path(name)
         script = folder / "train.py"
@@ -211,22 +231,39 @@ def measure_flips(
     blocks = np.array(found).mean(axis=0)
     step_ms = 1e3 * float(np.median(blocks[:, 0, 0])) / steps
     change = blocks[:, 1] / blocks[:, 0] - 1
-    wall, cpu, fastest = (find_interval(change[:, at]) for at in range(3))
+    wall, cpu, middle = (find_interval(change[:, at]) for at in range(3))
+    of_step = find_interval((blocks[:, 1, 1] - blocks[:, 0, 1]) / steps / (step_ms / 1e3))
     print(
         f"{kind:<5} {ranks} ranks, {pairs} pairs, steps of {step_ms:.1f} ms: {wall}, CPU {cpu}, "
-        f"fastest of {steps} {fastest}"
+        f"{of_step} of a step, middle step {middle}"
     )
-    return wall, cpu, fastest
+    return Changes(wall, middle, cpu, of_step)
+
+
+def is_null(found: Interval) -> bool:
+    """Return whether a null run found nothing, and say so where it did."""
+    if not found.low <= 0 <= found.high:
+        print("the null run found what is not there: the machine is too busy")
+    return found.low <= 0 <= found.high
 
 
 def measure_steps(ranks: int, pairs: int, steps: int) -> bool:
     """Print what recording changes in steps; return whether that is in the bars."""
     null = measure_flips(ranks, pairs, steps, "null")
-    wall, cpu, _ = measure_flips(ranks, pairs, steps, "flips")
-    is_quiet = all(one.low <= 0 <= one.high for one in null)
-    if not is_quiet:
-        print("the null run found what is not there: the machine is too busy")
-    return is_quiet and wall.high <= MAX_STEP_SHARE and cpu.high <= MAX_CPU_SHARE
+    found = measure_flips(ranks, pairs, steps, "flips")
+    is_quiet = is_null(null.wall) and is_null(null.cpu)
+    return is_quiet and found.wall.high <= MAX_STEP_SHARE and found.cpu.high <= MAX_CPU_SHARE
+
+
+def measure_waiting(ranks: int, pairs: int, steps: int) -> bool:
+    """Print the same for steps that wait; return whether that is in the bars.
+
+    Of their own, they need next to no CPU: what is more is a share of the time of a step.
+    """
+    null = measure_flips(ranks, pairs, steps, "null", WAITING)
+    found = measure_flips(ranks, pairs, steps, "flips", WAITING)
+    is_quiet = is_null(null.wall) and is_null(null.middle_step)
+    return is_quiet and found.wall.high <= MAX_STEP_SHARE and found.of_step.high <= MAX_CPU_SHARE
 
 
 def measure_many_ops(ranks: int, pairs: int, steps: int) -> bool:
@@ -312,12 +349,13 @@ def main() -> int:
     """Measure all parts, or one."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--part", choices=("steps", "many-ops", "job", "start"))
+    parser.add_argument("--part", choices=("steps", "waiting", "many-ops", "job", "start"))
     options = parser.parse_args()
     is_quick = options.quick
     parts = {
         "start": lambda: measure_start(3 if is_quick else 15),
         "steps": lambda: measure_steps(*((2, 8, 2) if is_quick else (4, 200, 4))),
+        "waiting": lambda: measure_waiting(*((2, 8, 2) if is_quick else (4, 200, 4))),
         "many-ops": lambda: measure_many_ops(*((2, 8, 2) if is_quick else (4, 200, 4))),
         "job": lambda: measure_job(2, *((1, 40) if is_quick else (10, 300))),
     }
