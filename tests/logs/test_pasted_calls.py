@@ -158,6 +158,12 @@ ALIKE = {
         "rank 3: ditto",
     ],
     "list": ["rank 0:", *SYNC, "ranks 1,3: identical"],
+    "pids": [
+        "== rank 0 (pid 400)",
+        *SYNC,
+        "== rank 1 (pid 2002): same as rank 0",
+        "== rank 3 (pid 2004): same as rank 0",
+    ],
 }
 
 
@@ -168,6 +174,21 @@ def test_ranks_that_are_said_to_be_alike_are_seen(tmp_path: Path, way: str) -> N
 
     assert report.coverage.ranks_seen == 4
     assert (first_of(report).code, first_of(report).culprits.ranks) == ("H127", [2])
+
+
+# A rank that is like one of others, behind the stack of another one.
+OF_ANOTHER = {
+    "pid": "== rank 3 (pid 2004): same as rank 0",
+    "sentence": "rank 3 (after the restart) has the same stack as rank 0",
+}
+
+
+@pytest.mark.parametrize("line", OF_ANOTHER.values(), ids=OF_ANOTHER)
+def test_rank_has_the_stack_of_the_rank_that_is_named(tmp_path: Path, line: str) -> None:
+    shown = [*show(0, GATHER), *show(1, GATHER), *show(2, INPUT)]
+    finding = first_of(say(tmp_path, *shown, line))
+
+    assert (finding.culprits.ranks, finding.victims.ranks) == ([2], "0-1,3")
 
 
 def test_rank_that_is_said_not_to_be_alike_is_not_seen(tmp_path: Path) -> None:

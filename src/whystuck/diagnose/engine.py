@@ -132,6 +132,9 @@ def _find(
     ]
     if scene.movement.has_moved_again:
         findings = [_quieten(item, book) for item in findings]
+    if scene.movement.has_made_steps:
+        # Who waited in a stack was not stuck.
+        findings = [item for item in findings if item.code[0] != codes.HANG]
     if scene.evidence.incident.is_past:
         return [_put_in_the_past(item, scene.evidence.incident.attempt, book) for item in findings]
     # A job that may have moved is not called stuck.

@@ -72,9 +72,9 @@ def _judge_quiet(scene: Scene, quiet: Collection[Verdict | None]) -> Verdict:
     if scene.movement.has_moved_again or Verdict.WAITING in quiet:
         return Verdict.WAITING
     evidence, view = scene.evidence, scene.story.view
-    is_well = _is_healthy(scene) or _goes_on(scene) or _find_passed(scene)
-    is_well = is_well or find_ended(evidence, view) or find_answered(evidence, view)
-    if not (is_well or evidence.incident.is_past):
+    is_well = _is_healthy(scene) or _goes_on(scene) or scene.movement.has_made_steps
+    told = _find_passed(scene) or find_ended(evidence, view) or find_answered(evidence, view)
+    if not (is_well or told or evidence.incident.is_past):
         return Verdict.INCONCLUSIVE
     return Verdict.SLOW if Verdict.SLOW in quiet else Verdict.HEALTHY
 
@@ -142,6 +142,9 @@ def explain_health(scene: Scene) -> str:
     if answered := find_answered(evidence, view):
         place = f"{answered.artifact} row {answered.row}"
         return f"its steps came at one pace, and NCCL RAS told of no error after them, in {place}"
+    if scene.movement.has_made_steps:
+        file = scene.evidence.logs.files[0]
+        return f"steps went on after the stacks, until row {file.steps_until} of {file.artifact}"
     return "steps went on until somebody looked" if _goes_on(scene) else ""
 
 

@@ -35,6 +35,7 @@ class LogFile:
         goes_on: Whether its last steps came at one pace, right until somebody looked at it.
         steps_since: The row from which on it shows several steps, each further than the one
             before; 0 where it does not.
+        steps_until: The row of the last of these.
         groups: The members of process groups, by the name that they share, as it prints them.
         steady_until: The row of the last step, where the last steps came at one pace; else 0.
         seats: Ranks of hosts and pods, as lines tell that name both; not all of them need be told.
@@ -58,6 +59,7 @@ class LogFile:
     hosts: frozenset[str] = frozenset()
     goes_on: bool = False
     steps_since: int = 0
+    steps_until: int = 0
     groups: Mapping[str, frozenset[frozenset[int]]] = field(default_factory=dict)
     steady_until: int = 0
     seats: Mapping[str, frozenset[int]] = field(default_factory=dict)

@@ -384,6 +384,7 @@ class LogIndex:
             hosts=frozenset(facts.nodes),
             goes_on=facts.pace.goes_on,
             steps_since=facts.pace.since,
+            steps_until=facts.pace.until,
             groups={name: frozenset(sets) for name, sets in facts.said.groups.items()},
             steady_until=facts.pace.steady_until,
             seats={host: frozenset(own) for host, own in facts.said.seats.items()},

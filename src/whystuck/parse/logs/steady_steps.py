@@ -29,7 +29,7 @@ _LONGEST = 40
 _STEP = re.compile(
     r"\b(?:global_)?(?:step|iteration|iter)s?\b['\"]?[ =:#\[]{0,4}(\d{1,9})"
     r"|[\[| ] {0,8}(\d{1,9})/ {0,8}\d{1,9}(?:\]| \[)"
-    r"|\b[Ee]poch['\"]?[ =:]{0,3}(\d{1,6}(?:\.\d{1,6})?)",
+    r"|\b[Ee]p(?:och)?['\"]?[ =:]{0,3}(\d{1,6}(?:\.\d{1,6})?)",
     re.IGNORECASE,
 )
 
@@ -66,6 +66,11 @@ class Pace:
     def since(self) -> int:
         """The line from which on the last steps were made, each further; 0 where too few were."""
         return self.counted[0][0] if len(self.counted) == _STEPS else 0
+
+    @property
+    def until(self) -> int:
+        """The line of the last step; 0 where too few were made, each further."""
+        return self.counted[-1][0] if self.since else 0
 
     def note_step(self, row: int, stamp: Stamp) -> None:
         """Take a line of progress; ranks that print the same step tell of it once."""

@@ -17,6 +17,7 @@ from whystuck.diagnose.context.facts.stacks import Stacks
 from whystuck.diagnose.context.facts.waits import Waits
 from whystuck.diagnose.policy import Policy
 from whystuck.diagnose.shared import cached_property
+from whystuck.evidence.logs.lines import LogEvent
 from whystuck.evidence.model import Evidence
 
 _NS_PER_S = 1e9
@@ -95,6 +96,25 @@ class Movement:
         return self.evidence.incident.closed_after_s is not None
 
     @cached_property
+    def has_made_steps(self) -> bool:
+        """Whether stacks stand in a log between steps, each further than the one before.
+
+        Nothing below them may tell of an end, and nobody may say that the job stands still: who
+        shows the logs of several ranks, one below the other, does.
+        """
+        logs, stacks = self.evidence.logs, self.evidence.stacks
+        if self.evidence.incident.kind != "files" or len(logs.files) != 1 or not stacks:
+            return False
+        file = logs.files[0]
+        rows = [one.row if one.artifact == file.artifact else None for one in stacks]
+        known = [row for row in rows if row is not None]
+        failed = self.exits.is_crash or bool(self.exceptions.by_rank)
+        if failed or len(known) < len(rows) or not file.steps_since < min(known):
+            return False
+        is_over = any(_is_end(one, min(known)) for one in logs.events)
+        return max(known) < file.steps_until and not is_over
+
+    @cached_property
     def is_still(self) -> bool:
         """Whether no main thread moved over several samples, although somebody waits."""
         resting = [
@@ -130,3 +150,13 @@ class Movement:
             ):
                 return True
         return False
+
+
+def _is_end(event: LogEvent, row: int) -> bool:
+    """Return whether a line tells of an end from a row on, or a person of a job that stands still.
+
+    A question is none: `does it hang after each epoch?`.
+    """
+    if event.signature == "paste.stopped":
+        return "?" not in event.text
+    return event.row >= row and event.role in {"cause", "cascade"}

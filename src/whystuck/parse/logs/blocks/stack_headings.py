@@ -112,7 +112,8 @@ def find_same(text: str) -> frozenset[int]:
 
 
 _SAME_AS = re.compile(
-    r"^[\W_]{0,12}(?P<ranks>ranks?[ =:]{0,2}\d[\d ,&.\u2013-]{0,200}?)[ :=(-]{1,4}"
+    r"^[\W_]{0,12}(?P<ranks>ranks?[ =:]{0,2}\d[\d ,&.\u2013-]{0,200}?)"
+    r"(?: ?\([^()]{0,60}\))?[ :=(-]{1,4}"
     rf"(?:(?:is|are|all|look|looks|has|have) ){{0,2}}{_ALIKE}"
     r"(?: (?:stack|trace|dump|thing|frames?|place|line))?"
     r"(?: (?:as|like|with) (?:the |that of )?(?:rank[ =:_]{0,2})?(?P<as>\d{1,7}))?[\W_]*$",
@@ -120,12 +121,24 @@ _SAME_AS = re.compile(
 )
 
 
+# Whose stack it is, in any sentence: `rank 3, after the restart, same as rank 0`.
+_WHOSE = re.compile(
+    rf"\b{_ALIKE}(?: (?:stack|trace|dump|thing|frames?|place|line))? (?:as|like|with) "
+    r"(?:the |that of )?rank[ =:_]{0,2}(\d{1,7})\b",
+    re.IGNORECASE,
+)
 _SAME_WORD = re.compile(rf"^\W{{0,4}}{_ALIKE}", re.IGNORECASE)
 
 
 def is_same_word(text: str) -> bool:
     """Tell whether a line begins with the word that something is the same."""
     return _SAME_WORD.match(text) is not None
+
+
+def find_whose(text: str) -> int:
+    """Return the rank whose stack a sentence says that others have, -1 where it names none."""
+    match = _WHOSE.search(text)
+    return int(match[1]) if match else -1
 
 
 def find_same_as(text: str) -> tuple[frozenset[int], int] | None:

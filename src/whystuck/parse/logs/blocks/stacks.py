@@ -39,6 +39,7 @@ from whystuck.parse.logs.blocks.stack_headings import (
     find_local_heading,
     find_same,
     find_same_as,
+    find_whose,
     is_same_word,
 )
 from whystuck.parse.logs.blocks.stack_hosts import find_host
@@ -201,6 +202,8 @@ class StackReader:
             shown = self._find_shown(whose) if whose >= 0 else self._alike or shown
         else:
             same = find_same(text[:400]) if shown is not None else frozenset[int]()
+            whose = find_whose(text[:400])
+            shown = self._find_shown(whose) if whose >= 0 else shown
         if not same or shown is None:
             return False
         shown.others |= same - {shown.rank}
