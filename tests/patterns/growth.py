@@ -24,7 +24,7 @@ _SHORT, _SHORT_FLOOR = 200, 0.005
 _FIRST, _MOST_TEXTS = 256, 3
 # Behind the bounds of repeats, such as `{0,1000}`, time is linear.
 _LONGEST_BOUND, _LEAST_GROWTH = 1024, 2.5
-_TRIES = 3
+_TRIES = 5
 
 
 @dataclass(frozen=True)
@@ -122,17 +122,22 @@ class _Growth:
                 return slow
             is_little = length > _LONGEST_BOUND or seconds < FLOOR * (length / LENGTH) ** 2
             if is_little and seconds < _LEAST_GROWTH * before:
-                return None
+                # One measurement of a text so short may be off by its own size.
+                before, seconds = self._time_least(length // 2), self._time_least(length)
+                if seconds < _LEAST_GROWTH * before:
+                    return None
             before, length = seconds, 2 * length
         return None
 
     def _confirm(self, length: int, floor: float) -> Slow | None:
         """Measure again, as another process may have been in the way."""
-        seconds = min(self._time(length) for _ in range(_TRIES))
-        half = min(self._time(length // 2) for _ in range(_TRIES))
+        seconds, half = self._time_least(length), self._time_least(length // 2)
         if seconds <= floor or seconds <= MOST_GROWTH * half:
             return None
         return Slow(self._text, self._method, length, seconds, half)
+
+    def _time_least(self, length: int) -> float:
+        return min(self._time(length) for _ in range(_TRIES))
 
     def _time(self, length: int) -> float:
         return self._call(self._text.make(length))
