@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 import threading
 from collections.abc import Callable
@@ -23,6 +24,7 @@ class Background:
     say: Callable[[str], None]
     after: Callable[[], None]
     _thread: threading.Thread | None = None
+    _is_frozen: bool = False
 
     @property
     def is_busy(self) -> bool:
@@ -39,11 +41,24 @@ class Background:
                 self.note(describe_fault(error))
                 self.say(f"whystuck: a report could not be made: {show_line(error)}\n")
             finally:
+                self._collect()
                 return_memory()
                 self.after()
 
         self._thread = threading.Thread(target=run, name="evidence", daemon=True)
         self._thread.start()
+
+    def _collect(self) -> None:
+        """Free the cycles of a piece of work before other objects take the room between them.
+
+        A look leaves thousands of objects in cycles, and Python would collect them some looks
+        later. The modules that the first work has loaded are left out from then on: to go over
+        their 250,000 objects takes 60 ms, over the rest 2.
+        """
+        gc.collect()
+        if not self._is_frozen:
+            gc.freeze()
+            self._is_frozen = True
 
     def join(self, timeout_s: float) -> None:
         """Wait until the last piece of work is over, or for ``timeout_s``."""
