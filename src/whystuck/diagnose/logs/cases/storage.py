@@ -19,6 +19,10 @@ _TASK = re.compile(r"^(.+):(\d{1,9})$")
 # What a rank or a worker of its loader is called.
 _RANK_TASK = re.compile(r"python|^pt_|ray::|^torch")
 _SERVER_WAIT = re.compile(r"^_*(?:rpc_|nfs|lustre|ll_|cl_|osc_|ptlrpc|fuse_|ceph_|gpfs|cifs|smb)")
+# A row of a list, and what was looked up of one process.
+_SHOWN = ("table.process", "table.wait")
+# So many of the innermost calls tell what a process waits for.
+_INNER = 8
 _MAX_LINES = 6
 _SEVERAL = 2
 _NS_PER_MS = 1_000_000
@@ -35,16 +39,18 @@ def make_silent_storage(view: LogView) -> Iterator[Case]:
         one for one in view.list_signatures(*_SILENT) if is_said(one) and not _is_over(view, one)
     ]
     hung = [one for one in view.list_signatures("cpu.hung_task") if is_said(one) and _is_rank(one)]
-    hung += [one for one in view.list_signatures("table.process") if _is_kept(one)]
+    hung += [one for one in view.list_signatures(*_SHOWN) if _is_kept(one)]
     events = [*silent, *hung]
     is_waited = bool(waits or raised)
     # The log of a machine tells whose call does not come back, where its file system is the one
     # that does not answer; elsewhere, any program may hang.
     is_kept = bool({one.node for one in silent} & {one.node for one in hung} - {""})
+    is_kept |= _are_of_one_paste(silent, hung)
     if not silent or not (is_waited or is_kept or (hung and not view.has_job_logs)):
         return
     waiting = sorted({*list_ranks(waits), *(item.rank for item in raised)} - {-1})
     blocked = {rank for one in hung if (rank := _find_rank(view, one)) is not None}
+    blocked |= _list_whole_hosts(view, hung)
     ranks = tuple(sorted(blocked - set(waiting)))
     nodes = tuple(sorted({one.node for one in events} - {""}))
     server = next((name for one in silent if (name := one.groups.get("srv") or "")), "")
@@ -54,7 +60,7 @@ def make_silent_storage(view: LogView) -> Iterator[Case]:
     yield Case(
         code=codes.STORAGE_STALLED,
         summary=f"{what} did not answer{on}"
-        + (f", where {name_ranks(ranks)} is kept in a call on a file" if ranks else "")
+        + (f", where {name_ranks(ranks)} {"is" if len(ranks) == 1 else "are"} kept in a call on a file" if ranks else "")
         + (
             f"; {name_ranks(waiting) if waiting else 'others'} waited until a time limit"
             * is_waited
@@ -100,10 +106,36 @@ def _is_over(view: LogView, silent: LogEvent) -> bool:
 
 
 def _is_kept(row: LogEvent) -> bool:
-    """Tell whether a process of the job waits in the kernel for a file server, as `ps` shows it."""
+    """Tell whether a process of the job waits in the kernel for a file server, as tools show it."""
     told = row.groups
-    is_ours = _RANK_TASK.search(told.get("command") or "") is not None
-    return is_ours and told["state"][:1] == "D" and bool(_SERVER_WAIT.match(told["wait"] or ""))
+    command = told.get("command") or ""
+    is_listed = row.signature == "table.process"
+    is_ours = _RANK_TASK.search(command) is not None or not (command or is_listed)
+    if row.signature not in _SHOWN or not is_ours:
+        return False
+    if is_listed:
+        return told["state"][:1] == "D" and bool(_SERVER_WAIT.match(told["wait"] or ""))
+    is_waiting = any(map(_SERVER_WAIT.match, told["frames"].split()[:_INNER]))
+    return told["state"][:1] in {"", "D"} and is_waiting
+
+
+def _are_of_one_paste(silent: list[LogEvent], hung: list[LogEvent]) -> bool:
+    """Tell whether a text of no host's name shows a silent server, and who waits for a server."""
+    nowhere = {one.artifact for one in silent if not one.node}
+    is_named = any(one.node for one in (*silent, *hung))
+    return not is_named and any(_is_kept(one) and one.artifact in nowhere for one in hung)
+
+
+def _list_whole_hosts(view: LogView, hung: list[LogEvent]) -> frozenset[int]:
+    """Return the ranks of hosts on which as many processes are kept as there are ranks."""
+    pids: dict[str, set[str]] = {}
+    for one in hung:
+        if one.node and _is_kept(one):
+            pids.setdefault(one.node, set()).add(one.groups["pid"])
+    whole = [view.list_ranks_on(node) for node, found in pids.items()]
+    counts = [len(found) for found in pids.values()]
+    same = [ranks for ranks, count in zip(whole, counts, strict=True) if len(ranks) == count]
+    return frozenset[int]().union(*same)
 
 
 def _is_rank(event: LogEvent) -> bool:
