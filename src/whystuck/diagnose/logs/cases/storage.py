@@ -14,7 +14,7 @@ from whystuck.evidence.finding import Confidence
 from whystuck.evidence.logs.lines import LogEvent
 from whystuck.evidence.ranks import name_ranks
 
-_SILENT = ("nfs.not_responding", "lustre.evicted")
+_SILENT = ("nfs.not_responding", "lustre.evicted", "fs.silent")
 _TASK = re.compile(r"^(.+):(\d{1,9})$")
 # What a rank or a worker of its loader is called.
 _RANK_TASK = re.compile(r"python|^pt_|ray::|^torch")
@@ -56,11 +56,12 @@ def make_silent_storage(view: LogView) -> Iterator[Case]:
     server = next((name for one in silent if (name := one.groups.get("srv") or "")), "")
     what = f"the file server {server}" if server else "a file system"
     on = f" to {' and '.join(nodes)}" if nodes else ""
+    are = "is" if len(ranks) == 1 else "are"
     near = [_is_near(view, one, waits) for one in events]
     yield Case(
         code=codes.STORAGE_STALLED,
         summary=f"{what} did not answer{on}"
-        + (f", where {name_ranks(ranks)} {"is" if len(ranks) == 1 else "are"} kept in a call on a file" if ranks else "")
+        + (f", where {name_ranks(ranks)} {are} kept in a call on a file" if ranks else "")
         + (
             f"; {name_ranks(waiting) if waiting else 'others'} waited until a time limit"
             * is_waited
@@ -76,7 +77,7 @@ def make_silent_storage(view: LogView) -> Iterator[Case]:
         confidence=Confidence.LIKELY
         if is_kept or (is_waited and (hung or any(near)))
         else Confidence.POSSIBLE,
-        details={"mount": "", "fs_type": "nfs" if server else "", "path": "", "state": "D"},
+        details={"mount": "", "fs_type": "nfs" * all(one.signature == _SILENT[0] for one in silent), "path": "", "state": "D"},
         support=ALOOF if all(one is False for one in near) else LINKED,
         is_foreign=True,
     )
@@ -107,16 +108,22 @@ def _is_over(view: LogView, silent: LogEvent) -> bool:
 
 def _is_kept(row: LogEvent) -> bool:
     """Tell whether a process of the job waits in the kernel for a file server, as tools show it."""
-    told = row.groups
-    command = told.get("command") or ""
-    is_listed = row.signature == "table.process"
-    is_ours = _RANK_TASK.search(command) is not None or not (command or is_listed)
-    if row.signature not in _SHOWN or not is_ours:
+    if row.signature not in _SHOWN or not (_is_ours(row) and _is_asleep(row)):
         return False
-    if is_listed:
-        return told["state"][:1] == "D" and bool(_SERVER_WAIT.match(told["wait"] or ""))
-    is_waiting = any(map(_SERVER_WAIT.match, told["frames"].split()[:_INNER]))
-    return told["state"][:1] in {"", "D"} and is_waiting
+    if row.signature == "table.process":
+        return _SERVER_WAIT.match(row.groups["wait"] or "") is not None
+    return any(map(_SERVER_WAIT.match, row.groups["frames"].split()[:_INNER]))
+
+
+def _is_ours(row: LogEvent) -> bool:
+    """Tell whether a row is of a rank or its worker; somebody looked one up to whom it mattered."""
+    command = row.groups.get("command") or ""
+    return _RANK_TASK.search(command) is not None or (row.signature == _SHOWN[1] and not command)
+
+
+def _is_asleep(row: LogEvent) -> bool:
+    """Tell whether a process sleeps in the kernel, as far as its state is shown."""
+    return row.groups["state"][:1] in ({"D"} if row.signature == _SHOWN[0] else {"", "D"})
 
 
 def _are_of_one_paste(silent: list[LogEvent], hung: list[LogEvent]) -> bool:
@@ -128,13 +135,14 @@ def _are_of_one_paste(silent: list[LogEvent], hung: list[LogEvent]) -> bool:
 
 def _list_whole_hosts(view: LogView, hung: list[LogEvent]) -> frozenset[int]:
     """Return the ranks of hosts on which as many processes are kept as there are ranks."""
-    pids: dict[str, set[str]] = {}
-    for one in hung:
-        if one.node and _is_kept(one):
-            pids.setdefault(one.node, set()).add(one.groups["pid"])
-    whole = [view.list_ranks_on(node) for node, found in pids.items()]
-    counts = [len(found) for found in pids.values()]
-    same = [ranks for ranks, count in zip(whole, counts, strict=True) if len(ranks) == count]
+    pids: dict[str, set[str]] = {one.node: set() for one in hung if one.node}
+    for one in view.list_signatures("table.process"):
+        # A list may lack what each waits for.
+        is_one = _is_kept(one) or (_is_ours(one) and _is_asleep(one) and not one.groups["wait"])
+        if one.node in pids and is_one:
+            pids[one.node].add(one.groups["pid"])
+    here = {node: view.list_ranks_on(node) for node in pids}
+    same = [here[node] for node, found in pids.items() if len(found) == len(here[node])]
     return frozenset[int]().union(*same)
 
 
