@@ -32,7 +32,10 @@ BEHIND = ((57, 56), (57, 56), (56, 56), (58, 56))
 
 
 def write(
-    counters: tuple[tuple[int, int], ...], form: str = "torch 2.6", prefix: str = "", source: int = 0
+    counters: tuple[tuple[int, int], ...],
+    form: str = "torch 2.6",
+    prefix: str = "",
+    source: int = 0,
 ) -> list[str]:
     return [
         (prefix + FORMS[form]).format(
@@ -52,9 +55,7 @@ def find(report: Report) -> tuple[str, list[int]]:
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("prefix", PREFIXES)
-def test_rank_that_issued_nothing_more_did_not_come(
-    tmp_path: Path, form: str, prefix: str
-) -> None:
+def test_rank_that_issued_nothing_more_did_not_come(tmp_path: Path, form: str, prefix: str) -> None:
     finding = first_of(say(tmp_path, *write(BEHIND, form, PREFIXES[prefix])))
 
     assert (finding.code, finding.culprits.ranks) == ("H101", [2])
@@ -115,7 +116,9 @@ def test_most_ranks_that_are_idle_are_no_culprits(tmp_path: Path) -> None:
 
 def test_few_ranks_that_are_shown_of_many_name_nobody(tmp_path: Path) -> None:
     lines = write(((57, 56), (56, 56), (57, 56)))
-    finding = first_of(say(tmp_path, "torchrun --nnodes 1 --nproc-per-node 8, world_size=8", *lines))
+    finding = first_of(
+        say(tmp_path, "torchrun --nnodes 1 --nproc-per-node 8, world_size=8", *lines)
+    )
 
     assert (finding.confidence, finding.culprits.ranks) == ("possible", [])
 
@@ -127,7 +130,9 @@ def test_rank_whose_own_limit_was_met_waits_in_another_group(tmp_path: Path) -> 
 
 
 def test_rank_that_waits_in_another_group_is_not_absent(tmp_path: Path) -> None:
-    other = "[rank2]:[E817 09:14:22.7 P.cpp:1] [PG ID 3 PG GUID 7(tp) Rank 0] last enqueued work: 9, "
+    other = (
+        "[rank2]:[E817 09:14:22.7 P.cpp:1] [PG ID 3 PG GUID 7(tp) Rank 0] last enqueued work: 9, "
+    )
     report = say(
         tmp_path,
         *write(BEHIND, "torch 2.7", PREFIXES["torchrun"]),
@@ -145,6 +150,8 @@ def test_numbers_that_differ_name_nobody(tmp_path: Path) -> None:
 
 
 def test_counters_that_no_group_names_say_nothing(tmp_path: Path) -> None:
-    lines = [f"[rank{rank}]: last enqueued work: {57 - rank}, last completed work: 56" for rank in (0, 1)]
+    lines = [
+        f"[rank{rank}]: last enqueued work: {57 - rank}, last completed work: 56" for rank in (0, 1)
+    ]
 
     assert not [one for one in say(tmp_path, *lines).findings if one.culprits.ranks]

@@ -77,7 +77,12 @@ def make_silent_storage(view: LogView) -> Iterator[Case]:
         confidence=Confidence.LIKELY
         if is_kept or (is_waited and (hung or any(near)))
         else Confidence.POSSIBLE,
-        details={"mount": "", "fs_type": "nfs" * all(one.signature == _SILENT[0] for one in silent), "path": "", "state": "D"},
+        details={
+            "mount": "",
+            "fs_type": "nfs" * all(one.signature == _SILENT[0] for one in silent),
+            "path": "",
+            "state": "D",
+        },
         support=ALOOF if all(one is False for one in near) else LINKED,
         is_foreign=True,
     )
@@ -101,7 +106,9 @@ def _is_over(view: LogView, silent: LogEvent) -> bool:
     """Tell whether the server answered again: for a moment, servers often do not."""
     server = silent.groups.get("srv") or ""
     return any(
-        one.artifact == silent.artifact and one.row > silent.row and one.groups.get("srv") == server
+        one.artifact == silent.artifact
+        and one.row > silent.row
+        and (one.groups.get("srv") or "") == server
         for one in view.list_signatures("nfs.answers")
     )
 

@@ -17,8 +17,8 @@ _MAX_NOTES = 64
 _MAX_BLOCK = 12
 _MAX_WIDTH = 300
 _TYPES = (
-    r"(?:torch|np|numpy|jnp)\.(?P<NAME>bool|u?int(?:8|16|32|64)|b?float(?:16|32|64)|half|double|float"
-    r"|long|short|int)\b(?!\()"
+    r"(?:torch|np|numpy|jnp)\.(?P<NAME>bool|u?int(?:8|16|32|64)|b?float(?:16|32|64)|half|double"
+    r"|float|long|short|int)\b(?!\()"
 )
 _TYPE = re.compile(_TYPES.replace("NAME", "type"))
 # `t.long()`, `torch.LongTensor([n])`
@@ -43,7 +43,9 @@ _PRINTED = re.compile(
 )
 # A number before the text of a listing.
 _NUMBER = re.compile(r"^\s{0,8}\d{1,6}(?:[:|]|\s)(?=\s)")
-_HINT = re.compile(rb"(?:if [\w.]{0,80}rank(?:\(\))? ?[!=]=|rank[^\n]{0,200}\b(?:torch|np)\.\w)", re.I)
+_HINT = re.compile(
+    rb"(?:if [\w.]{0,80}rank(?:\(\))? ?[!=]=|rank[^\n]{0,200}\b(?:torch|np)\.\w)", re.IGNORECASE
+)
 # The same types by other names.
 _NAMES = {
     "half": "float16",

@@ -83,9 +83,7 @@ def _is_idle(status: ToldStatus) -> bool:
 def _list_waiting(groups: Sequence[ToldGroup], but: ToldGroup) -> set[int]:
     """Return the ranks that wait in other groups."""
     others = [group for group in groups if group is not but]
-    counted = {
-        one.rank for group in others for one in group.statuses.values() if not _is_idle(one)
-    }
+    counted = {one.rank for group in others for one in group.statuses.values() if not _is_idle(one)}
     return counted | {rank for group in others for rank in group.ops}
 
 

@@ -51,7 +51,7 @@ def _find_printed(notes: list[LogEvent], counts: tuple[int, int]) -> OddTypes | 
     last = {int(one.groups["own"]): one for one in notes}
     types = {rank: one.groups["type"] for rank, one in sorted(last.items())}
     kinds = sorted(set(types.values()), key=[*types.values()].count)
-    if len(last) < _LEAST_RANKS or len(kinds) != _SIDES or not _fits(*kinds, counts):
+    if len(last) < _LEAST_RANKS or len(kinds) != _SIDES or not _fits(kinds[0], kinds[-1], counts):
         return None
     few = tuple(rank for rank, kind in types.items() if kind == kinds[0])
     if 2 * len(few) >= len(types):
