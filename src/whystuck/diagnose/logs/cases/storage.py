@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from whystuck.diagnose import codes
 from whystuck.diagnose.algorithms.failures.causes import is_timeout
@@ -54,18 +54,10 @@ def make_silent_storage(view: LogView) -> Iterator[Case]:
     ranks = tuple(sorted(blocked - set(waiting)))
     nodes = tuple(sorted({one.node for one in events} - {""}))
     server = next((name for one in silent if (name := one.groups.get("srv") or "")), "")
-    what = f"the file server {server}" if server else "a file system"
-    on = f" to {' and '.join(nodes)}" if nodes else ""
-    are = "is" if len(ranks) == 1 else "are"
     near = [_is_near(view, one, waits) for one in events]
     yield Case(
         code=codes.STORAGE_STALLED,
-        summary=f"{what} did not answer{on}"
-        + (f", where {name_ranks(ranks)} {are} kept in a call on a file" if ranks else "")
-        + (
-            f"; {name_ranks(waiting) if waiting else 'others'} waited until a time limit"
-            * is_waited
-        ),
+        summary=_describe(server, nodes, ranks, waiting if is_waited else None),
         tier=BUSY,
         ranks=ranks,
         # What is silent to several hosts is broken itself, and none of them is.
@@ -86,6 +78,19 @@ def make_silent_storage(view: LogView) -> Iterator[Case]:
         support=ALOOF if all(one is False for one in near) else LINKED,
         is_foreign=True,
     )
+
+
+def _describe(
+    server: str, nodes: Sequence[str], ranks: Sequence[int], waiting: Sequence[int] | None
+) -> str:
+    """Write who did not answer to whom; ``waiting`` is None where nobody met a time limit."""
+    what = f"the file server {server}" if server else "a file system"
+    on = f" to {' and '.join(nodes)}" if nodes else ""
+    are = "is" if len(ranks) == 1 else "are"
+    kept = f", where {name_ranks(ranks)} {are} kept in a call on a file" if ranks else ""
+    who = name_ranks(waiting) if waiting else "others"
+    waited = "" if waiting is None else f"; {who} waited until a time limit"
+    return f"{what} did not answer{on}{kept}{waited}"
 
 
 def _is_near(view: LogView, event: LogEvent, waits: list[LogEvent]) -> bool | None:

@@ -26,8 +26,8 @@ _METHOD = re.compile(r"\.(?P<type>half|bfloat16|float|double|long|int|short|bool
 _CLASS = re.compile(r"\b(?P<type>Half|BFloat16|Float|Double|Long|Int|Short|Byte|Bool)Tensor\(")
 # `rank == 1`, `dist.get_rank() != 0`; the rank in a host says less.
 _TEST = (
-    r"(?<![\w.])(?:[a-z_]\w{0,40}\.){0,3}(?:get_)?(?:global_|world_)?rank(?:\(\))? ?(?P<how>==|!=) ?"
-    r"(?P<rank>\d{1,7})"
+    r"(?<![\w.])(?:[a-z_]\w{0,40}\.){0,3}(?:get_)?(?:global_|world_)?rank(?:\(\))? ?"
+    r"(?P<how>==|!=) ?(?P<rank>\d{1,7})"
 )
 _IF = re.compile(rf"^(?P<indent>[\s|>]{{0,60}})if {_TEST} ?:(?P<body>.{{0,200}})$", re.IGNORECASE)
 _ELSE = re.compile(r"^(?P<indent>[\s|>]{0,60})else ?:(?P<body>.{0,200})$")
