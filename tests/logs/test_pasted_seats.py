@@ -101,6 +101,14 @@ def test_groups_of_others_make_no_heading(tmp_path: Path) -> None:
     assert not code
 
 
+@pytest.mark.parametrize("head", ["rank {rank} (is like rank 7)", "rank {rank} (not rank 9)"])
+def test_heading_that_speaks_of_another_rank_is_none(tmp_path: Path, head: str) -> None:
+    groups = "ep groups [[0,1],[2,3]], dp groups [[0,2],[1,3]]"
+    _, code, _ = judge(tmp_path, head, NOTES[0], groups)
+
+    assert not code
+
+
 def test_frame_with_a_note_begins_a_stack_below_a_plain_heading(tmp_path: Path) -> None:
     groups = "ep groups [[0,1],[2,3]], dp groups [[0,2],[1,3]]"
     _, code, ranks = judge(tmp_path, "rank {rank}:", NOTES[0], groups)

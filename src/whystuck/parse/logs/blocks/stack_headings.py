@@ -12,7 +12,8 @@ from whystuck.parse.logs.said_groups import list_groups
 _RANK = r"[Rr](?:ANK|ank)[ _:=#]{0,2}(?P<rank>\d{1,7})"
 _HEADING = re.compile(
     rf"^[\W_]{{0,12}}{_RANK}\b(?:[\W_]*$|:? ?https?://"
-    r"|[\s,:]*\(?(?:pid|PID|host|node|on|at|py-spy)\b| ?\([^()]{1,100}\)[\W_]*$)"
+    r"|[\s,:]*\(?(?:pid|PID|host|node|on|at|py-spy)\b"
+    r"| ?\((?![^()]{0,99}[Rr]ank)[^()]{1,100}\)[\W_]*$)"
     rf"|(?:^|[\s#*=(,-]){_RANK.replace('rank>', 'last>')}[\W_]{{0,12}}$"
 )
 _LED = re.compile(rf"^[\W_]{{0,12}}(?:[a-z][\w.-]{{1,62}}\d ?[(\[:,]{{1,2}} ?)?{_RANK}\b")
