@@ -47,6 +47,7 @@ class NcclFacts:
         indirect: Lines that say that a card does not reach device memory.
         socket_channels: Lines of channels to other hosts over sockets.
         unreached: Lines that say that an address was not reached.
+        odd_sizes: Lines that say that a set-up message was larger or smaller than it has to be.
         node_count: More than one where a communicator is on several hosts, 0 where none tells so.
         nodes: All hosts of the job that anything tells of.
     """
@@ -60,6 +61,7 @@ class NcclFacts:
     indirect: list[LogEvent] = field(default_factory=list)
     socket_channels: list[LogEvent] = field(default_factory=list)
     unreached: list[LogEvent] = field(default_factory=list)
+    odd_sizes: list[LogEvent] = field(default_factory=list)
     node_count: int = 0
     nodes: frozenset[str] = frozenset()
     node_by_rank: Mapping[int, str] = field(default_factory=dict)
@@ -108,22 +110,24 @@ def read_nccl_facts(view: LogView) -> NcclFacts:
         "nccl.gdr_off": facts.indirect,
         "nccl.net_socket": facts.socket_channels,
         "nccl.connect_fail": facts.unreached,
+        "nccl.setup_size": facts.odd_sizes,
     }
     for event in view.events:
         lists.get(event.signature, []).append(event)
         get = event.groups.get
         match event.signature:
             case "nccl.version" | "nccl.result" | "nccl.own_error":
-                if version := get("version"):
-                    facts.versions.setdefault(version, []).append(event)
+                if version := get("version") or get("version2"):
+                    key = version.replace(" ", "").replace(",", ".")
+                    facts.versions.setdefault(key, []).append(event)
             case "nccl.net_chosen":
                 facts.networks.setdefault(get("net") or get("net2") or "", []).append(event)
             case "nccl.interface":
-                key = get("iface") or "", get("addr") or ""
-                facts.interfaces.setdefault(key, []).append(event)
+                place = get("iface") or "", get("addr") or ""
+                facts.interfaces.setdefault(place, []).append(event)
             case "nccl.set_by_environment":
-                key = get("name") or "", (get("value") or "").rstrip(".")
-                facts.settings.setdefault(key, []).append(event)
+                setting = get("name") or "", (get("value") or "").rstrip(".")
+                facts.settings.setdefault(setting, []).append(event)
             case "nccl.nodes":
                 facts.node_count = max(facts.node_count, int(get("nodes") or 0))
     return facts

@@ -30,6 +30,7 @@ _LAST = re.compile(
     r"[Ll]ast enqueued (?:NCCL )?work: (-?\d{1,18}), last completed (?:NCCL )?work: (-?\d{1,18})"
 )
 _AT = re.compile(r"(?:at NCCL work|at work|sequence id): (\d{1,18})")
+_STATUSES = ("c10d.pg_status", "c10d.dump_signal", "c10d.heartbeat", "c10d.counters")
 # What torch prints where an op has no tensors of its own.
 _NO_SIZE = 1 << 63
 # Numbers that are so near, so far into a job, are of one group where nothing names it: two groups
@@ -158,7 +159,7 @@ def _read_size(event: LogEvent, name: str) -> tuple[int, ...]:
 
 
 def _list_statuses(view: LogView) -> Iterator[ToldStatus]:
-    for event in view.list_signatures("c10d.pg_status", "c10d.dump_signal", "c10d.heartbeat"):
+    for event in view.list_signatures(*_STATUSES):
         last = _LAST.search(event.text)
         rank = _find_teller(event)
         if last is not None and rank >= 0:

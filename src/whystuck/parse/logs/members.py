@@ -15,6 +15,7 @@ _GROUP = re.compile(
     r"\[PG (?:ID )?(?P<id>\d{1,9})(?: PG GUID (?P<guid>[^\s()\]]{1,80}))?"
     r"(?: ?\((?P<desc>[^)]{0,80})\))? Rank (?P<rank>\d{1,7})\]"
 )
+_FAR = 120
 # A watchdog reports works that follow each other; numbers that are further apart are of two groups.
 _NEAR = 16
 
@@ -27,7 +28,7 @@ class Members:
         self._are_ranks = True
         works: dict[int, list[int]] = {}
         for seen in events:
-            group = _GROUP.match(seen.line.text)
+            group = _find_group(seen.line.text)
             if group is not None and not _is_of_all(group):
                 self._are_ranks = False
             number = seen.groups.get("seq") or ""
@@ -38,7 +39,7 @@ class Members:
 
     def find_rank(self, line: LogLine) -> int:
         """Tell the rank that wrote a line which no prefix names; it is unknown in most groups."""
-        group = _GROUP.match(line.text) if line.text.startswith("[PG ") else None
+        group = _find_group(line.text)
         if group is not None and _is_of_all(group) and int(group["rank"]) <= MAX_RANK:
             return int(group["rank"])
         return line.member if self._are_ranks and group is None else UNKNOWN_RANK
@@ -46,9 +47,15 @@ class Members:
 
 def name_member(line: LogLine) -> dict[str, str]:
     """Return the number that the writer of a line has in its group, where the line tells it."""
-    group = _GROUP.match(line.text) if line.text.startswith("[PG ") else None
+    group = _find_group(line.text)
     member = group["rank"] if group is not None else str(line.member)
     return {"member": member} if member.isdecimal() else {}
+
+
+def _find_group(text: str) -> re.Match[str] | None:
+    """Find the group in which a line is written; what a tool put before it may be left."""
+    place = text.find("[PG ", 0, _FAR)
+    return _GROUP.match(text, place) if place >= 0 else None
 
 
 def _is_of_all(group: re.Match[str]) -> bool:

@@ -13,6 +13,7 @@ from whystuck.parse.logs.blocks.boot_lines import BootReader
 from whystuck.parse.logs.blocks.fatals import FatalReader
 from whystuck.parse.logs.blocks.group_notes import find_group_notes
 from whystuck.parse.logs.blocks.rank_tables import MOST_ABOVE
+from whystuck.parse.logs.blocks.rank_types import find_rank_types
 from whystuck.parse.logs.blocks.ras import RasReader
 from whystuck.parse.logs.blocks.sections import SectionFinder
 from whystuck.parse.logs.blocks.shown_source import MAX_SHOWN, MOST_PASTED, find_shown
@@ -210,7 +211,8 @@ class LogReader:
         if self._part.size <= MOST_PASTED:
             shown = find_shown(data, self._row)
             self._part.sources = [*self._part.sources, *shown][:MAX_SHOWN]
-            for note in find_group_notes(data, self._row):
+            row = self._row
+            for note in (*find_group_notes(data, row), *find_rank_types(data, row)):
                 self._part.keep_tabled(note)
 
     def _find_pieces(self, data: bytes, begin: int, table: LineTable) -> deque[TellingPiece]:

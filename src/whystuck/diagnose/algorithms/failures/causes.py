@@ -27,8 +27,10 @@ _CASCADE = re.compile(
 _CASCADE_TYPES = {
     "ActorDiedError",
     "ActorUnavailableError",
+    "BrokenProcessPool",
     "CalledProcessError",
     "ChildFailedError",
+    "ControllerError",
     "KeyboardInterrupt",
     "NodeDiedError",
     "ProcessExitedException",
@@ -37,7 +39,10 @@ _CASCADE_TYPES = {
     "RendezvousClosedError",
     "RendezvousGracefulExitError",
     "SignalException",
+    "TrainingFailedError",
+    "TuneError",
     "WorkerCrashedError",
+    "WorkerGroupError",
 }
 # Errors of connections that torch makes; others may be to a server that is no peer.
 _TORCH_TYPES = {"RuntimeError", "DistBackendError", "DistNetworkError", "DistStoreError"}

@@ -30,6 +30,8 @@ _GROUP = re.compile(r"PG (?:ID )?(\d+)(?: PG GUID (\S+?))?(?:\((\w+)\))? Rank")
 # How a process ends when it gives up for any reason; they name no peer.
 _ENDS = {"elastic.abort", "c10d.teardown"}
 _MAX_LINES = 6
+_NCCL_CLOSED = "nccl.socket_closed"
+_PEER = re.compile(r"\[?([\w.:-]{1,253}?)\]?<\d{1,5}>")
 _STORE = re.compile(
     r"SocketImpl\(fd=\d{1,9}, addr=\[([\w.:-]{1,253})\]:\d{1,5}, remote=\[([\w.:-]{1,253})\]:\d"
 )
@@ -159,7 +161,9 @@ def make_lost(view: LogView) -> Iterator[Case]:
     lines = tuple({(one.artifact, one.row): one for one in (*ends, *events)}.values())
     who = name_ranks(ranks) if ranks else "ranks"
     store = "" if exceptions else _find_store(events)
-    summary = f"{who} lost the connection to a peer; why the peer ended is not in the logs"
+    peer = _find_lost_host(events)
+    to = f"a peer on {peer}" if peer else "a peer"
+    summary = f"{who} lost the connection to {to}; why the peer ended is not in the logs"
     if store:
         summary = (
             f"{who} lost the store on {store}: that host, or its launcher, went away first; why is "
@@ -176,6 +180,13 @@ def make_lost(view: LogView) -> Iterator[Case]:
         details={"cut": ranks} | ({"store": store} if store else {}),
         remedies=(choose_host_command(view, ranks),),
     )
+
+
+def _find_lost_host(events: Sequence[LogEvent]) -> str:
+    """Return the host on which the peer was, where all connections that NCCL lost led there."""
+    peers = [one.groups.get("peer") or "" for one in events if one.signature == _NCCL_CLOSED]
+    hosts = {found[1] if (found := _PEER.match(peer)) else "" for peer in peers}
+    return hosts.pop() if len(hosts) == 1 else ""
 
 
 def _find_store(events: Sequence[LogEvent]) -> str:

@@ -43,7 +43,8 @@ class RankNeverJoined(SuspectRule):
     other show a job that runs.
 
     Of logs alone, it is the rank that a monitored barrier or a report of torch names, or whose own
-    counters say that all it issued is over while its peers wait in a later op.
+    counters say that all it issued is over while its peers wait in a later op. Where counters are
+    all that is told, a rank that waits in another group, or whose own limit was met, is not named.
 
     Where no op was recorded, a rank that computes in the loop in which the others wait is
     `possible` once they have not run for 20 s.

@@ -47,9 +47,9 @@ class GroupOrderCycle(Rule):
     uses the two groups in the other order (`order: ["gen", "disc"]`).
 
     Of pasted stacks, comments at the frames say in which group each rank waits (`# group=ep`), and
-    the job prints the members of each (`ep=[0,1]`, `dp_groups = [[0,2],[1,3]]`): a ring of more
-    than two ranks is named. It is `possible`, without names, for two ranks, as one may have left
-    out a call, and where only names of functions tell the group.
+    the job, or the heading of a stack, tells the members of each (`ep=[0,1]`, `dp_groups =
+    [[0,2],[1,3]]`): a ring of more than two ranks is named. It is `possible`, without names, for
+    two ranks, as one may have left out a call, and where only names of functions tell the group.
 
     ## False alarms
 

@@ -28,6 +28,9 @@ class DtypeMismatch(DivergenceRule):
     With `TORCH_DISTRIBUTED_DEBUG=DETAIL` torch compares the calls itself; what it prints in the
     log is told the same way.
 
+    Where a transport met twice the bytes that it expected, or half of them, source that is shown
+    (`torch.int64 if rank == 1 else torch.int32`) or types that ranks print tell who it is.
+
     ## False alarms
 
     None are known.

@@ -27,7 +27,8 @@ class StorageStalled(SuspectRule):
 
     From logs alone: a kernel says that a file server does not answer, and not that it does again,
     while ranks waited until a time limit. A hung task of Python on that host makes it `likely`; its
-    rank is named where a line tells whose the process is, else the host.
+    rank is named where a line tells whose the process is, or where as many processes of a host are
+    kept as it has ranks, else the host.
 
     A list that `ps` printed with the calls in which processes sleep (`wchan`) tells the same, and
     so do `/proc/PID/stack`, `wchan` and `status` as somebody printed them, and the stack of a task

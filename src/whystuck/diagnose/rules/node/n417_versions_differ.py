@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
+from msgspec.structs import replace
+
 from whystuck.diagnose import codes
 from whystuck.diagnose.check_rule import tell_problems
 from whystuck.diagnose.context.nccl_facts import NcclFacts, cite_lines
@@ -13,7 +15,7 @@ from whystuck.diagnose.known_bad import parse_version
 from whystuck.diagnose.nccl_rule import NcclRule
 from whystuck.diagnose.policy import Policy
 from whystuck.diagnose.rule import Blame
-from whystuck.evidence.finding import Confidence, Finding
+from whystuck.evidence.finding import Confidence, Finding, Severity
 
 
 class VersionsDiffer(NcclRule):
@@ -28,7 +30,8 @@ class VersionsDiffer(NcclRule):
 
     The version that NCCL prints when it starts, and the one in errors of torch; `whystuck check`
     compares the driver with what torch was built for. `details.versions`
-    maps each version to the hosts, or logs, that tell it.
+    maps each version to the hosts, or logs, that tell it. Where the messages by which NCCL finds
+    its peers do not have the size that the other side expects, that is why they were lost.
 
     ## False alarms
 
@@ -42,6 +45,8 @@ class VersionsDiffer(NcclRule):
     code = "N417"
     needs: ClassVar[tuple[str, ...]] = ("logs", "checks")
     name = "versions-differ"
+    explains = (codes.PEER_LOST, codes.RENDEZVOUS_FAILED)
+    explains_from = Severity.ERROR
     remedies: ClassVar[tuple[str, ...]] = (
         'python -c "import torch; print(torch.cuda.nccl.version())"   # on every node',
     )
@@ -52,9 +57,11 @@ class VersionsDiffer(NcclRule):
         yield from tell_problems(self, scene)
 
     def look(self, facts: NcclFacts, scene: Scene) -> Iterator[Finding]:
-        """Yield a finding where more than one version is told."""
-        is_told = any(case.code == codes.CONFIG_ERROR for case in scene.story.roots)
-        if len(facts.versions) < 2 or is_told:  # noqa: PLR2004 - two differ
+        """Yield a finding where more than one version is told, or may be behind a failed start."""
+        if any(case.code == codes.CONFIG_ERROR for case in scene.story.roots):
+            return
+        if len(facts.versions) < 2:  # noqa: PLR2004 - two differ
+            yield from self._look_at_sizes(facts)
             return
         versions = sorted(facts.versions, key=parse_version)
         places = {version: facts.find_places(facts.versions[version]) for version in versions}
@@ -62,12 +69,25 @@ class VersionsDiffer(NcclRule):
         is_odd = sum(len(places[version]) == len(places[least]) for version in versions) == 1
         tellers = facts.find_tellers(facts.versions[least]) if is_odd else set()
         nodes = sorted({teller.node for teller in tellers} - {""})
-        yield self.make_finding(
-            f"ranks use different versions of NCCL: {' and '.join(versions)}",
+        because = [cite for version in versions for cite in cite_lines(facts.versions[version][:1])]
+        text = f"ranks use different versions of NCCL: {' and '.join(versions)}"
+        finding = self.make_finding(
+            text + "; their set-up messages do not fit each other" * bool(facts.odd_sizes),
             Confidence.LIKELY,
             Blame(nodes=nodes),
-            because=[
-                cite for version in versions for cite in cite_lines(facts.versions[version][:1])
-            ],
+            because=[*because, *cite_lines(facts.odd_sizes)],
             details={"versions": {version: sorted(places[version]) for version in versions}},
         )
+        yield replace(finding, severity=Severity.ERROR) if facts.odd_sizes else finding
+
+    def _look_at_sizes(self, facts: NcclFacts) -> Iterator[Finding]:
+        """Yield that releases may differ, as messages of a set-up have other sizes."""
+        if facts.odd_sizes:
+            yield self.make_finding(
+                "a set-up message of NCCL has another size than this release sends: the sender "
+                "may use another version of NCCL, or be of another job",
+                Confidence.POSSIBLE,
+                Blame(),
+                because=cite_lines(facts.odd_sizes),
+                details={"versions": {version: [] for version in facts.versions}},
+            )

@@ -40,6 +40,9 @@ _STATE = re.compile(
     r"|(?:/\S{0,60}/)?(?:[a-z]\S{1,40}(?:\s?[:=]\s{0,8}|\s{1,8}))?\d{1,4} Gb/sec \("
     # counters of ports
     r"|(?:Symbol|Link|Port)\w{4,30}:\.{2,}\d|\w{4,40}_(?:phy|errors?|downed|recovery): \d"
+    # a process in a list, with its state
+    r"|(?:[a-z_][\w.+-]{0,31} {1,12})?\d{2,7} {1,12}(?:[\w.,:-]{1,12} {1,12}){0,9}"
+    r"[RSDTt][<NLsl+]{0,5} "
     # a row of the list of nvidia-smi
     r"|\|\s{1,4}\d{1,3}\s{2,4}[A-Z])"
     # a row of the log that the controller of a host keeps
@@ -52,12 +55,17 @@ _CARD = r"(?:mlx[45]_|hfi1_|bnxt_re|irdma|rdma|roce|ib|eth|en[ops])\w{1,12}"
 # What shows the state of the host that it runs on.
 _LOOK = re.compile(
     r"(?:sudo )?(?:dmesg|journalctl|ibstat|ibstatus|mlxlink|lspci|systemctl|nvidia-smi|rocm-smi"
-    r"|ibdev2netdev|ibv_devinfo|perfquery|for |rdma |ethtool |ip |cat /sys/"
+    r"|ps |top\b|ibdev2netdev|ibv_devinfo|perfquery|for |rdma |ethtool |ip |cat /sys/"
     r"|\w{1,10} .{0,200}(?:/var/log/|/sys/fs/cgroup/|/sys/class/infiniband/))"
 )
 _WORDS = r"(?:dmesg|journalctl|kernel|kern\.log|syslog|/var/log/messages)"
 _OF = r"\b(?:on|from|of|host|node|machine):? [`'\"]?"
 _FAR = r".{0,200}"
+# Who says it in a chat, and when: `08:55 <tk> `, `[10:02] tk: `
+_TALK = (
+    r"(?:\[?\d{1,2}:\d\d(?::\d\d)?\]? {1,2}(?:<[@+ ]?[\w.-]{1,32}>|[\w.-]{1,32}:) {1,2}"
+    r"|<[@+ ]?[\w.-]{1,32}> {1,2})?"
+)
 _HEAD = re.compile(
     # A shell that runs a command elsewhere.
     rf"^{_FAR}\b(?:(?:ssh|pdsh -w|clush -w) (?:-\S{{1,40}} )?"
@@ -67,7 +75,7 @@ _HEAD = re.compile(
     # dshbak and clush, with hosts that say the same in one list
     r"|^-{4,80}\n(?P<dsh>\S{1,200})(?: \(\d{1,6}\))?\n-{4,80}$"
     rf"|^[=#*<>-]{{2,12}} ?(?!{_CARD}\b)(?P<fence>{_HOST}):? ?[=#*<>-]{{0,12}}$"
-    rf"|^\[?(?:[\w.-]{{1,40}}@)?(?P<prompt>{_HOST})(?:[: ][^\n#$%]{{0,80}})?\]? ?[#$%] ?"
+    rf"|^{_TALK}\[?(?:[\w.-]{{1,40}}@)?(?P<prompt>{_HOST})(?:[: ][^\n#$%]{{0,80}})?\]? ?[#$%] ?"
     r"(?P<command>.*)$"
     # A sentence about the log of a kernel.
     rf"|^{_FAR}{_OF}(?P<said>{_HOST})\b{_FAR}\b{_WORDS}\b.*$"

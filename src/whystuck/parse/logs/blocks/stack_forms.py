@@ -43,7 +43,14 @@ _GDB_FRAME = re.compile(
     r"(?:.{0,2000}?\) (?:at (?P<file>\S{1,1000}?):(?P<line>\d{1,9})|from (?P<library>\S{1,1000})))?"
 )
 # What people write behind a frame, and behind the variables that py-spy shows of it.
-_NOTE = re.compile(r"[)>\]}\w\"'] {1,60}(?:#|//|<--+|<==+|\u2190|\u21d0)(?P<note>.{1,300})$")
+_NOTE = re.compile(
+    r"[)>\]}\w\"'] {1,60}(?:#|//|<--+|<==+|\u2190|\u21d0|<- (?!\s{0,4}[\w.<>]{1,120}"
+    r"(?<!group)(?<!_pg)(?: \(|\s{0,4}(?:<-|$))))(?P<note>.{1,300})$"
+)
+# Behind a whole frame of py-spy, whatever stands there is a note but who called it.
+_BEHIND = re.compile(
+    r"^\s{1,12}[\w.<>]{1,120} \([^()]{1,400}:\d{1,9}\)(?= {1,60}(?!<- )(?P<note>\S.{0,300})$)"
+)
 # `py-spy dump --locals` shows variables below their frame, further in.
 _LOCALS = re.compile(r"^(\s{2,40})(?:Locals|Arguments|Args):")
 # What is left of colours where the character that begins them is lost.
@@ -68,9 +75,12 @@ def clean_line(text: str) -> str:
 
 def cut_note(text: str) -> tuple[str, str]:
     """Return a line of a stack without the comment that stands behind it, and that comment."""
-    has_mark = any(mark in text for mark in (" #", " //", " <--", " <==", " \u2190", " \u21d0"))
+    has_mark = any(mark in text for mark in (" #", " //", " <-", " <==", " \u2190", " \u21d0"))
     found = _NOTE.search(text) if has_mark else None
-    return (text[: found.start() + 1], found["note"].strip()) if found else (text, "")
+    if found:
+        return text[: found.start() + 1], found["note"].strip()
+    behind = _BEHIND.match(text)
+    return (behind[0], behind["note"].strip()) if behind else (text, "")
 
 
 def find_locals(text: str) -> int:
@@ -89,6 +99,7 @@ def find_head(text: str) -> re.Match[str] | None:
 
 def find_bare(text: str) -> str:
     """Tell what printed a frame that people paste without the head of its thread."""
+    text, _ = cut_note(text)
     if _BARE_SPY.match(text):
         return "py-spy"
     return "faulthandler" if _FAULT_FRAME.match(text) else ""

@@ -6,14 +6,18 @@ import re
 
 from whystuck.evidence.logs.lines import UNKNOWN_RANK
 from whystuck.evidence.ranks import MAX_RANK
+from whystuck.parse.logs.said_groups import list_groups
 
 # The name of a rank in a line of its own, or at the end of one, as a heading of what follows.
 _RANK = r"[Rr](?:ANK|ank)[ _:=#]{0,2}(?P<rank>\d{1,7})"
 _HEADING = re.compile(
     rf"^[\W_]{{0,12}}{_RANK}\b(?:[\W_]*$|:? ?https?://"
-    r"|[\s,:]*\(?(?:pid|PID|host|node|on|at|py-spy)\b| ?\([\w.-]{1,64}\)[\W_]*$)"
+    r"|[\s,:]*\(?(?:pid|PID|host|node|on|at|py-spy)\b"
+    r"| ?\((?![^()]{0,99}[Rr]ank)[^()]{1,100}\)[\W_]*$)"
     rf"|(?:^|[\s#*=(,-]){_RANK.replace('rank>', 'last>')}[\W_]{{0,12}}$"
 )
+_LED = re.compile(rf"^[\W_]{{0,12}}(?:[a-z][\w.-]{{1,62}}\d ?[(\[:,]{{1,2}} ?)?{_RANK}\b")
+_LISTED = re.compile(r"[\[({]\s?\d{1,7}\s?,\s?\d")
 # A sentence about one rank, above its stack.
 _SAID = re.compile(
     rf"^(?P<before>[^\[\]]{{0,60}}?(?<![a-z_])){_RANK.replace('rank>', 'said>')}(?![\w-])"
@@ -52,6 +56,8 @@ def find_heading(text: str, writer: int) -> re.Match[str] | None:
     """
     if writer == UNKNOWN_RANK and (match := _HERE.search(text)):
         return match
+    if seat := _find_seat(text):
+        return seat
     if match := _HEADING.search(text):
         before = text[: match.start()] if match["last"] else ""
         # What ranks print of each other is no heading.
@@ -62,6 +68,16 @@ def find_heading(text: str, writer: int) -> re.Match[str] | None:
         match = _SHOWN.match(text)
     is_about = match and not _OTHERS.search(match["before"]) and not _OTHERS.search(match["after"])
     return match if is_about else None
+
+
+def _find_seat(text: str) -> re.Match[str] | None:
+    """Find the rank that begins a line, or stands behind a host, with the groups it is in."""
+    match = _LED.match(text)
+    if match is None or not _LISTED.search(text, match.end()):
+        return None
+    groups = list(list_groups(text[match.end() :]))
+    is_own = groups and all(int(match["rank"]) in members for _, members in groups)
+    return match if is_own else None
 
 
 _NUMBERS = re.compile(r"\d{1,7}(?:\s?(?:-|\u2013|\.{2,3})\s?\d{1,7})?")

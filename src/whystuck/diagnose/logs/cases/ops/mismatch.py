@@ -12,6 +12,7 @@ from whystuck.diagnose import codes
 from whystuck.diagnose.algorithms.failures.causes import find_byte_counts, is_size_complaint
 from whystuck.diagnose.logs.cases.ops.agreement import find_values, is_majority
 from whystuck.diagnose.logs.cases.ops.told_shapes import OddShapes, find_odd_shapes
+from whystuck.diagnose.logs.cases.ops.told_types import OddTypes, find_odd_types
 from whystuck.diagnose.logs.cases.parts import find_time, is_said, list_ranks, place_exceptions
 from whystuck.diagnose.logs.story import OWN, Case
 from whystuck.diagnose.logs.view import LogView
@@ -152,8 +153,13 @@ def _make_complaint(view: LogView, events: list[LogEvent]) -> Iterator[Case]:
     whats = {event.groups.get("what") or event.groups.get("what2") or "" for event in told}
     code = codes.OP_MISMATCH if whats & _HCCL_OP else codes.SHAPE_MISMATCH
     odd = find_odd_shapes(view, counts) if counts and code == codes.SHAPE_MISMATCH else None
+    if counts and odd is None and code == codes.SHAPE_MISMATCH:
+        types = find_odd_types(view, counts)
+        if types is not None:
+            yield _tell_types(view, types, f"{_name(ranks)} met {got}", told, raised)
+            return
     shapes = {str(rank): list(shape) for rank, shape in odd.shapes.items()} if odd else {}
-    met = f"{name_ranks(ranks) if ranks else 'a rank'} met {got}"
+    met = f"{_name(ranks)} met {got}"
     yield Case(
         code=code,
         summary=f"{name_ranks(odd.ranks)} gave a tensor of another size to a collective than the "
@@ -171,6 +177,42 @@ def _make_complaint(view: LogView, events: list[LogEvent]) -> Iterator[Case]:
         details={"group": "", "sequence": 0, "ops": {}, "shapes": shapes}
         | ({"bytes": list(counts)} if counts else {}),
         scope=frozenset(ranks) | view.ranks if odd else frozenset(ranks),
+    )
+
+
+def _name(ranks: Sequence[int]) -> str:
+    return name_ranks(ranks) if ranks else "a rank"
+
+
+def _tell_types(
+    view: LogView,
+    odd: OddTypes,
+    met: str,
+    told: Sequence[LogEvent],
+    raised: tuple[PythonException, ...],
+) -> Case:
+    """Make the case of few ranks whose tensor has another type; of two ranks, either may be odd."""
+    size = max((file.world_size for file in view.files), default=0)
+    ranks = odd.ranks if size != 2 * len(odd.ranks) else ()
+    says = "by the source that is shown" if odd.is_source else "by what ranks print"
+    return Case(
+        code=codes.DTYPE_MISMATCH,
+        summary=f"{name_ranks(odd.ranks)} gave a tensor of type {odd.own} to a collective, and the "
+        f"others {odd.rest}, {says}: {met}",
+        tier=OWN,
+        ranks=ranks,
+        lines=(*told, *odd.lines),
+        exceptions=raised,
+        victims=tuple(sorted(view.ranks - set(ranks))) if ranks else (),
+        time=find_time(told, raised),
+        confidence=Confidence.LIKELY if ranks else Confidence.POSSIBLE,
+        details={
+            "group": "",
+            "sequence": 0,
+            "ops": {},
+            "dtypes": {str(rank): odd.own for rank in odd.ranks},
+        },
+        scope=frozenset(odd.ranks) | view.ranks,
     )
 
 

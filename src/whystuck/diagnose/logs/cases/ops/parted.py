@@ -11,6 +11,7 @@ from whystuck.diagnose.algorithms.ops.alignment import align, split_by
 from whystuck.diagnose.algorithms.ops.divergence import Divergence, find_divergence
 from whystuck.diagnose.algorithms.ops.divergence_kinds import DivergenceKind
 from whystuck.diagnose.algorithms.ops.groups import collect_groups
+from whystuck.diagnose.logs.cases.ops.told_counters import judge_counters, list_counted_ops
 from whystuck.diagnose.logs.cases.parts import find_time
 from whystuck.diagnose.logs.story import PARTED, Case
 from whystuck.diagnose.logs.told_entries import list_entry_groups
@@ -47,21 +48,33 @@ _MAX_LINES = 6
 
 def make_parted(view: LogView) -> Iterator[Case]:
     """Make the case of ranks that wait in different ops of one group, or did not come to one."""
-    for group in (*list_entry_groups(view), *list_told_groups(view)):
-        ops = sorted(group.ops.values(), key=lambda op: op.rank)
-        if not ops:
-            continue
-        found = (
-            _judge_batches(view, ops)
-            or _judge_idle(group, ops)
-            or compare_ops(group, ops)
-            or _compare_numbers(view, group, ops)
-        )
-        found = found or _judge_all(view, group, ops)
+    groups = (*list_entry_groups(view), *list_told_groups(view))
+    # What ranks say of an op that they gave up goes before their counters.
+    for group in sorted(groups, key=lambda one: not one.ops):
+        found = _judge_ops(view, group) if group.ops else _judge_counted(view, group, groups)
         if found is not None:
             yield _as_members(found, group) if group.is_of_members else found
             return
     yield from _tell_named(view)
+
+
+def _judge_ops(view: LogView, group: ToldGroup) -> Case | None:
+    ops = sorted(group.ops.values(), key=lambda op: op.rank)
+    found = (
+        _judge_batches(view, ops)
+        or _judge_idle(group, ops)
+        or compare_ops(group, ops)
+        or _compare_numbers(view, group, ops)
+    )
+    return found or _judge_all(view, group, ops)
+
+
+def _judge_counted(view: LogView, group: ToldGroup, groups: Sequence[ToldGroup]) -> Case | None:
+    """Compare the counters of ranks; who is ahead may be the root of an op that others are in."""
+    if (found := judge_counters(view, group, groups)) is not None:
+        return found
+    found = _compare_numbers(view, group, list_counted_ops(group))
+    return found and replace(found, ranks=(), victims=(), confidence=Confidence.POSSIBLE)
 
 
 def _as_members(case: Case, group: ToldGroup) -> Case:

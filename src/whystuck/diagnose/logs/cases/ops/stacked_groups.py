@@ -56,7 +56,7 @@ def list_stacked_waits(view: LogView) -> list[StackedWait]:
     last = {one.rank: one for one in view.evidence.stacks if not one.worker and one.rank >= 0}
     found = dict[int, tuple[str, frozenset[int], bool]]()
     for rank, sample in last.items() if len(known) > 1 else ():
-        if told := _find_group(sample, rank, known):
+        if told := _find_group(sample, rank, known, view.evidence.sources):
             found[rank] = told
     return [
         StackedWait(
@@ -74,7 +74,7 @@ def list_stacked_waits(view: LogView) -> list[StackedWait]:
 
 
 def _find_group(
-    sample: StackSample, rank: int, groups: _Groups
+    sample: StackSample, rank: int, groups: _Groups, sources: Mapping[str, str]
 ) -> tuple[str, frozenset[int], bool] | None:
     """Find the one group that a stack names, and its members; none where it is in no collective."""
     main = sample.main
@@ -83,6 +83,9 @@ def _find_group(
     if locate(main.frames).doing is not Doing.COLLECTIVE:
         return None
     noted = {name for text in _list_notes(main) for name in _find_names(text, groups)}
+    if not noted:
+        # The call itself says so, where its source is shown.
+        noted = {name for text in _list_calls(main, sources) for name in _find_names(text, groups)}
     called = {name for text in _list_functions(main) for name in _find_names(text, groups)}
     names = noted or called
     if len(names) != 1:
@@ -96,6 +99,23 @@ def _list_notes(thread: ThreadStack) -> list[str]:
     """Return the comments at the inner frames of the user, and below them."""
     user = [number for number, one in enumerate(thread.frames) if is_user_frame(one)][:_NEAR]
     return [note for place, note in thread.notes if user and place <= user[-1]]
+
+
+def _list_calls(thread: ThreadStack, sources: Mapping[str, str]) -> list[str]:
+    """Return the lines of the inner frames of the user, as far as they are shown and call the next.
+
+    A call may go on in the lines below.
+    """
+    user = [one for one in thread.frames if is_user_frame(one)][:_NEAR]
+    called = [one.function for one in thread.frames]
+    found: list[str] = []
+    for frame in user:
+        lines = sources.get(frame.file, "").split("\n")
+        text = lines[frame.line - 1] if 0 < frame.line <= len(lines) else ""
+        inner = called[thread.frames.index(frame) - 1] if thread.frames.index(frame) else ""
+        if inner and f"{inner}(" in text:
+            found.append(text.partition(f"{inner}(")[2].partition("#")[0])
+    return found
 
 
 def _list_functions(thread: ThreadStack) -> list[str]:
