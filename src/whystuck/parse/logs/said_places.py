@@ -81,14 +81,16 @@ _IS_RANK = re.compile(
     rf"{_PLACE.replace('NAME', 'where')}",
     re.IGNORECASE,
 )
-_PROCESSES = re.compile(r"\b(?:pids?|process(?:es)?|stacks?|dumps?|traces?|procs?|py-?spy)\b", re.IGNORECASE)
+_PROCESSES = re.compile(
+    r"\b(?:pids?|process(?:es)?|stacks?|dumps?|traces?|procs?|py-?spy)\b", re.IGNORECASE
+)
 _IN_ORDER = re.compile(
     r"\b(?:rank order|order of (?:the |their )?ranks?|by ranks?\b"
     r"|ranks? ?(?P<list>\d(?:[\d ,&.\u2013-]|and|to){0,200}\d)(?:,|\))? {0,2}"
     r"(?:in (?:that|this|the same|the) order|in order|respectively|(?:from )?top to bottom)"
     # `ranks in order 0..3`, `ranks top to bottom`
-    r"|ranks?,? (?:are |listed ){0,2}(?:in (?:rising |ascending |increasing )?order"
-    r"|(?:from )?top to bottom)(?: of ranks?)?[:,]?(?: ?(?P<then>\d(?:[\d ,&.\u2013-]|and|to){0,200}\d))?)",
+    r"|ranks,? (?:listed |shown )?(?:in (?:rising |ascending |increasing )?order"
+    r"|(?:from )?top to bottom)[:,]?(?: ?(?P<then>\d(?:[\d ,&.\u2013-]|and|to){0,200}\d))?)",
     re.IGNORECASE,
 )
 _BY_RANK = re.compile(r"\b(?:sorted|ordered|listed|numbered|in order)\b", re.IGNORECASE)

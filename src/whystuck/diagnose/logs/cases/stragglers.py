@@ -103,14 +103,22 @@ def _add_device(view: LogView, case: Case, slowed: Iterable[Case]) -> Case:
 
 def find_slow_ranks(view: LogView) -> tuple[int, ...]:
     """Return the ranks whose own work takes longer than that of all others."""
-    for times in (read_last_table(view), _read_lines(view)):
+    for times in _list_times(view):
         if slow := _list_slow(view, times):
             return tuple(sorted(slow))
     return ()
 
 
+def _list_times(view: LogView) -> Iterator[Times]:
+    """Yield the times of a table, and those of lines, as far as no table tells who waits."""
+    table = read_last_table(view)
+    yield table
+    if not any(map(is_wait, table)):
+        yield _read_lines(view)
+
+
 def _make_cases(view: LogView) -> Iterator[Case]:
-    for times in (read_last_table(view), _read_lines(view)):
+    for times in _list_times(view):
         slow = _list_slow(view, times)
         if slow:
             ranks = sorted({rank for by_rank in times.values() for rank in by_rank})

@@ -133,9 +133,7 @@ class PortReader:
             told = {"card": match[1], "port": match[2] or "1", "state": match[3].lower()}
             told |= {"physical": (match[4] or "").lower(), "layer": ""}
             host = _SAID_ON.search(text, match.start(), match.end())
-            yield TabledSeen(
-                "table.port", row, replace(line, node=host[1]) if host else line, told
-            )
+            yield TabledSeen("table.port", row, replace(line, node=host[1]) if host else line, told)
         elif match := _HEAD.match(text):
             self._card = match[1] or match[2] or match[3]
             self._port, self._now, self._left = match[4] or "1", None, _MAX_STRANGERS
