@@ -67,6 +67,8 @@ DOWN = {
         "ens5f0np0        DOWN           a0:88:c2:71:9a:c2 <NO-CARRIER,BROADCAST,MULTICAST,UP>",
     ],
     "rdma": ["h2 $ rdma link", "link mlx5_5/1 state DOWN physical_state DISABLED netdev ens5f0np0"],
+    "sentence": ["and `ibstat mlx5_5` there says State: Down / Physical state: Polling again"],
+    "sentence of a host": ["ibstat mlx5_5 on h2 tells State: Down, Physical state: Disabled"],
     "sysfs": ["h2 $ cat /sys/class/infiniband/mlx5_5/ports/1/state", "1: DOWN"],
 }
 NOT_DOWN = {
@@ -76,6 +78,8 @@ NOT_DOWN = {
     "other interface": ["h2 $ ethtool eno2", "        Link detected: no"],
     "bridge": ["h2 $ ip -br link", "docker0  DOWN  02:42:71:9a:c2:00 <NO-CARRIER,BROADCAST,UP>"],
     "other host": ["h1 $ ibstat mlx5_5", *PORT.format("Down", "Disabled").splitlines()],
+    "sentence of another host": ["ibstat mlx5_5 on h1 tells State: Down"],
+    "sentence that it is up": ["`ibstat mlx5_5` says State: Active / Physical state: LinkUp"],
     "up again": [
         *("h2 $ ibstat mlx5_5", *PORT.format("Down", "Polling").splitlines()),
         *("h2 $ ibstat mlx5_5", *PORT.format("Active", "LinkUp").splitlines()),
@@ -121,3 +125,28 @@ def test_port_alone_that_is_down_ends_no_job(tmp_path: Path, tool: str) -> None:
     report = say(tmp_path, *DOWN[tool], *(f"[rank3]: {line}" for line in raised))
 
     assert [one.code for one in report.findings if one.severity != "note"] == ["C204"]
+
+
+SAID = {
+    "only one": "I looked at dmesg on all nodes, only h2 has something around that time:",
+    "just one": "went through the kernel logs (dmesg) of all four, just h2 shows this:",
+    "on": "this is from dmesg on h2:",
+}
+CTIME = "[Fri Oct 30 01:13:16 2026] mlx5_core 0000:bd:00.0 ibs5: Link down"
+
+
+@pytest.mark.parametrize("said", SAID)
+def test_host_of_a_kernel_log_is_the_one_that_a_sentence_names(tmp_path: Path, said: str) -> None:
+    port = "now `ibstat mlx5_5` says State: Down / Physical state: Polling"
+    found = first_of(say(tmp_path, *WAITS, "", SAID[said], "", CTIME, "", port))
+
+    assert (found.code, found.culprits.nodes) == ("N408", ["h2"])
+
+
+@pytest.mark.parametrize(
+    "said", ["dmesg has only mlx5_core lines like this:", "only few say more than dmesg:"]
+)
+def test_sentence_about_a_kernel_log_that_names_no_host(tmp_path: Path, said: str) -> None:
+    found = first_of(say(tmp_path, *WAITS, "", said, "", CTIME))
+
+    assert (found.code, found.culprits.nodes) == ("C208", [])

@@ -258,3 +258,82 @@ def test_stage_that_left_out_a_gradient_is_named(tmp_path: Path) -> None:
     report = say(tmp_path, *notes, "", *"\n".join(stacks).splitlines())
 
     assert (first_of(report).name, first_of(report).culprits.ranks) == ("p2p-unmatched", [2])
+
+
+# Notes that name no peer: the ranks tell who is next, as the first one only sends activations.
+UNNAMED = {
+    "bracket": ("[r{0}] mb {1} send fwd done", "[r{0}] mb {1} recv fwd done", "[r{0}] mb {1} {2}"),
+    "torchrun": (
+        "[rank{0}]: sent act micro-batch {1}",
+        "[rank{0}]: received act micro-batch {1}",
+        "[rank{0}]: micro-batch {1} {2}",
+    ),
+    "stage": (
+        "[stage {0}] fwd send mb={1} ok",
+        "[stage {0}] fwd recv mb={1} ok",
+        "[stage {0}] mb={1} {2}",
+    ),
+}
+IN_SLEEP = """\
+rank{0}
+Thread 70{0} (idle): "MainThread"
+    {1} (hand.py:64)
+    run_first (hand.py:81)
+    main (hand.py:139)"""
+IN_RECEIVE = """\
+rank{0}
+Thread 70{0} (active): "MainThread"
+    recv (torch/distributed/distributed_c10d.py:1913)
+    wrapper (torch/distributed/c10d_logger.py:75)
+    recv_forward (hand.py:40)
+    main (hand.py:141)"""
+
+
+def note(form: str, stages: int, words: str) -> list[str]:
+    send, receive, other = UNNAMED[form]
+    lines = [
+        line.format(rank, item)
+        for item in (4, 5)
+        for rank in range(stages)
+        for line in ((receive,) if rank else ()) + ((send,) if rank < stages - 1 else ())
+    ]
+    lines.append(other.format(0, 6, words))
+    return [*lines, *(other.format(rank, 6, "recv fwd ...") for rank in range(1, stages))]
+
+
+@pytest.mark.parametrize("form", UNNAMED)
+@pytest.mark.parametrize("stages", [2, 3])
+def test_neighbours_are_told_by_who_sends_and_who_receives(
+    tmp_path: Path, form: str, stages: int
+) -> None:
+    found = first_of(say(tmp_path, *note(form, stages, "skipped (empty), waits for the sampler")))
+
+    assert (found.name, found.culprits.ranks) == ("p2p-unmatched", [0])
+
+
+@pytest.mark.parametrize("function", ["_sleep_until_ready", "next_item", "wait_for_flag"])
+def test_what_a_rank_notes_tells_more_than_where_it_is_now(tmp_path: Path, function: str) -> None:
+    stacks = [IN_RECEIVE.format(1), IN_SLEEP.format(0, function)]
+    lines = "\n".join([*stacks, "", *note("bracket", 2, "skipped (empty)")]).splitlines()
+    found = first_of(say(tmp_path, *lines))
+
+    assert (found.name, found.culprits.ranks) == ("p2p-unmatched", [0])
+    assert found.victims.ranks == "1"
+
+
+@pytest.mark.parametrize("words", ["fwd ...", "waiting for the sampler", "send fwd done"])
+def test_stage_that_does_not_say_that_it_left_it_out_is_not_named_by_notes(
+    tmp_path: Path, words: str
+) -> None:
+    report = say(tmp_path, *note("bracket", 2, words))
+
+    assert not {rank for one in report.findings for rank in one.culprits.ranks}
+
+
+def test_ranks_of_which_two_only_send_are_no_neighbours(tmp_path: Path) -> None:
+    lines = [f"[r{rank}] mb 5 send fwd done" for rank in (0, 1)]
+    lines += [f"[r{rank}] mb 5 recv fwd done" for rank in (2, 3)]
+    lines += ["[r0] mb 6 skipped", *(f"[r{rank}] mb 6 recv fwd ..." for rank in (2, 3))]
+    report = say(tmp_path, *lines)
+
+    assert not {rank for one in report.findings for rank in one.culprits.ranks}

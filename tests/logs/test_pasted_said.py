@@ -136,6 +136,10 @@ STACKS = [*stack(700, *WAITS), *stack(702, *WAITS), *stack(709, *PROMPT), *stack
         "the stacks above are in rank order",
         "processes are sorted by rank",
         "those pids are ranks 0, 1, 2 and 3 respectively",
+        "py-spy dump for the 4 procs (ranks in order 0..3)",
+        "the dumps are of ranks 0 to 3 in order",
+        "py-spy of all four, ranks top to bottom 0-3",
+        "stacks, ranks listed in ascending order:",
     ],
 )
 def test_processes_that_are_said_to_be_in_the_order_of_ranks(tmp_path: Path, said: str) -> None:
@@ -149,6 +153,9 @@ def test_processes_that_are_said_to_be_in_the_order_of_ranks(tmp_path: Path, sai
         "the stacks above are not in rank order",
         "in which rank do they stand? order them",
         "pids by rank would be nice",
+        "py-spy dumps, ranks not in order 0..3",
+        "py-spy dump for the procs (ranks in order 0..7)",
+        "stacks of ranks in no order",
     ],
 )
 def test_order_that_is_not_said_names_no_rank(tmp_path: Path, said: str) -> None:
@@ -158,6 +165,11 @@ def test_order_that_is_not_said_names_no_rank(tmp_path: Path, said: str) -> None
 def test_other_order_of_ranks(tmp_path: Path) -> None:
     said = "pids are ranks 4-7 in that order"
     assert show(first_of(say(tmp_path, *STACKS, said))) == ("H101", [6])
+
+
+def test_ranks_stand_in_the_order_in_which_they_are_said(tmp_path: Path) -> None:
+    said = "pids are ranks 3, 2, 1, 0 in that order"
+    assert show(first_of(say(tmp_path, *STACKS, said))) == ("H101", [1])
 
 
 def test_sentences_are_read_as_they_are_meant() -> None:

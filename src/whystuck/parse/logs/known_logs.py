@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from whystuck.evidence.logs.lines import UNKNOWN_RANK
 from whystuck.evidence.ranks import MAX_RANK
-from whystuck.parse.logs.blocks.stack_headings import read_rank_list
+from whystuck.parse.logs.blocks.stack_headings import read_ranks_in_order
 from whystuck.parse.logs.log_inputs import LogInput
 from whystuck.parse.logs.parts import LogPart
 from whystuck.parse.logs.times import Anchor
@@ -90,7 +90,7 @@ def list_ordered(part: LogPart) -> Iterator[tuple[int, int]]:
     shown = [seen.pid for seen in part.stacks if seen.pid and not seen.is_worker]
     shown = shown or [int(row.groups.get("pid", "0")) for row in part.tabled]
     pids = list(dict.fromkeys(pid for pid in shown if pid))
-    ranks = sorted(read_rank_list(order.replace("..", "-"))) if order else list(range(len(pids)))
+    ranks = read_ranks_in_order(order.replace("..", "-")) if order else list(range(len(pids)))
     world = part.facts.world_size
     if len(pids) > 1 and len(ranks) == len(pids) and (order or world in (0, len(pids))):
         yield from zip(pids, ranks, strict=True)

@@ -125,6 +125,19 @@ def strip_quote(text: str) -> str:
     return text[quote.end() :] if quote else text
 
 
+# A bar of tqdm, which ends no line, and the line that another process began behind it.
+_BAR = re.compile(
+    rb"%\|[^\[\]]{0,600}\[[\d:]{1,12}<[^\[\]]{1,300}\]"
+    rb"(?=\[(?:[Rr]ank ?|default)?\d|\[[EWIF] |\[[EWIF]?\d{3,4} |[EWIF]\d{4} \d|Traceback |\d{4}-\d\d-)"
+)
+
+
+def cut_bar(data: bytes) -> bytes:
+    """Return a line without a bar of progress that stands before it: the bar is another's."""
+    bar = _BAR.search(data) if b"%|" in data else None
+    return data[bar.end() :] if bar else data
+
+
 def match_prefix(text: str) -> re.Match[str] | None:
     """Match what stands before a line: the same as all forms would, only sooner."""
     start = text[:_HEAD].lstrip()[:1]

@@ -21,7 +21,7 @@ from whystuck.parse.logs.label_forms import (
     name_label,
     read_number,
 )
-from whystuck.parse.logs.line_forms import match_prefix, strip_quote
+from whystuck.parse.logs.line_forms import cut_bar, match_prefix, strip_quote
 from whystuck.parse.logs.names import is_hostlike, read_log_name
 from whystuck.parse.logs.times import ISO, Stamp, read_stamp
 
@@ -98,7 +98,7 @@ def parse_line(data: bytes, labels: frozenset[str] = frozenset()) -> LogLine:
         labels: Words that stand before lines of this log with a colon or a bar: hosts and
             containers.
     """
-    raw = data.decode("utf-8", errors="replace").lstrip("\0").rstrip("\r")
+    raw = cut_bar(data).decode("utf-8", errors="replace").lstrip("\0").rstrip("\r")
     line = LogLine(strip_quote(raw) if raw[:1] == ">" else raw)
     if raw[:1] == "{":
         line = _open_json(line)

@@ -24,6 +24,7 @@ from whystuck.parse.logs.clusters import ClusterReader
 from whystuck.parse.logs.compiled import LogTables, load_tables
 from whystuck.parse.logs.exits import ExitReader
 from whystuck.parse.logs.labels import find_labels
+from whystuck.parse.logs.line_forms import cut_bar
 from whystuck.parse.logs.lines import MAX_TEXT, LogLine, parse_line
 from whystuck.parse.logs.parts import EventKeeper, EventSeen, LogPart
 from whystuck.parse.logs.progress_lines import HeldLine, HeldLines
@@ -309,7 +310,7 @@ class LogReader:
         is_held: bool = False,
     ) -> None:
         """Take one line, which stands at a place of the data."""
-        raw = data[place]
+        raw = cut_bar(data[place])
         self._looks -= 1
         line = parse_line(raw, self._labels)
         is_mark = is_mark and not self._end_row

@@ -81,11 +81,16 @@ _IS_RANK = re.compile(
     rf"{_PLACE.replace('NAME', 'where')}",
     re.IGNORECASE,
 )
-_PROCESSES = re.compile(r"\b(?:pids?|process(?:es)?|stacks?|dumps?|traces?)\b", re.IGNORECASE)
+_PROCESSES = re.compile(
+    r"\b(?:pids?|process(?:es)?|stacks?|dumps?|traces?|procs?|py-?spy)\b", re.IGNORECASE
+)
 _IN_ORDER = re.compile(
     r"\b(?:rank order|order of (?:the |their )?ranks?|by ranks?\b"
-    r"|ranks? ?(?P<list>\d(?:[\d ,&.\u2013-]|and){0,200}\d)(?:,|\))? {0,2}"
-    r"(?:in (?:that|this|the same|the) order|in order|respectively))",
+    r"|ranks? ?(?P<list>\d(?:[\d ,&.\u2013-]|and|to){0,200}\d)(?:,|\))? {0,2}"
+    r"(?:in (?:that|this|the same|the) order|in order|respectively|(?:from )?top to bottom)"
+    # `ranks in order 0..3`, `ranks top to bottom`
+    r"|ranks,? (?:listed |shown )?(?:in (?:rising |ascending |increasing )?order"
+    r"|(?:from )?top to bottom)[:,]?(?: ?(?P<then>\d(?:[\d ,&.\u2013-]|and|to){0,200}\d))?)",
     re.IGNORECASE,
 )
 _BY_RANK = re.compile(r"\b(?:sorted|ordered|listed|numbered|in order)\b", re.IGNORECASE)
@@ -186,7 +191,9 @@ def _has_host_first(text: str) -> bool:
 
 def tells_order(small: str) -> bool:
     """Tell whether a line, in small letters, may say in which order processes stand."""
-    return "rank" in small and any(word in small for word in ("order", "sorted", "respect"))
+    return "rank" in small and any(
+        word in small for word in ("order", "sorted", "respect", "top to bottom")
+    )
 
 
 def find_order(text: str) -> str | None:
@@ -199,8 +206,8 @@ def find_order(text: str) -> str | None:
     match = _IN_ORDER.search(text)
     if match is None or not _is_meant(match) or not _PROCESSES.search(text):
         return None
-    if match["list"]:
-        return match["list"]
+    if told := match["list"] or match["then"]:
+        return told.replace("to", "-")
     is_sorted = not match[0].lower().startswith("by ") or _BY_RANK.search(text)
     return "" if is_sorted else None
 

@@ -25,6 +25,7 @@ from whystuck.diagnose.context.suspects.thread_error import explain_dead_caller
 from whystuck.diagnose.context.suspects.unjoined import find_unjoined
 from whystuck.diagnose.context.wait_cycle import WaitCycle
 from whystuck.diagnose.shared import cached_property
+from whystuck.evidence.finding import Confidence
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -52,6 +53,8 @@ class Suspects:
         soft = [item for item in soft if not self._may_wait_in_backward(item)]
         if self._are_seen_apart:
             soft = [item for item in soft if item.rank in facts.ranks.seen]
+        if self._is_told and all(item.confidence is Confidence.POSSIBLE for item in soft):
+            return ()
         if soft or facts.waits.waiting:
             # A rank that evidence shows elsewhere explains more than one nobody knows of.
             seen = [item for item in soft if item.rank in facts.ranks.seen] or soft
@@ -59,6 +62,14 @@ class Suspects:
         # Nobody waits, and yet nothing moves: all may be in the compiler, or at a silent mount.
         found = [item for rank in sorted(facts.ranks.all) if (item := explain_alone(facts, rank))]
         return tuple(found)
+
+    @property
+    def _is_told(self) -> bool:
+        """Whether logs tell who left out a half of a transfer: more than where that rank is now."""
+        return any(
+            case.code == codes.P2P_UNMATCHED and case.ranks and case.confidence is Confidence.LIKELY
+            for case in self.facts.logs.story.roots
+        )
 
     @property
     def _has_clash(self) -> bool:

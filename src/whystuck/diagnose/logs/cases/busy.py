@@ -142,11 +142,15 @@ def is_done(line: LogEvent) -> bool:
 def _find_leader(
     raised: Sequence[PythonException], view: LogView, waiting: Sequence[int]
 ) -> tuple[int, ...]:
-    """Find that rank 0 does the work: all others wait in a block that lets it go first."""
+    """Find that rank 0 does the work: all others wait in a block that lets it go first.
+
+    A traceback that is cut off tells of the block by its lines.
+    """
     calls = {frame.function for item in (*raised, *view.exceptions) for frame in item.frames}
     others = {rank for rank in view.ranks | set(waiting) if rank > 0}
     is_rest = bool(waiting) and set(waiting) == others == set(range(1, max(others) + 1))
-    return (0,) if calls & _LEADER_FIRST and is_rest else ()
+    is_block = bool(calls & _LEADER_FIRST) or any(view.list_signatures("source.leader_first"))
+    return (0,) if is_block and is_rest else ()
 
 
 def _find_worker(view: LogView, lines: Sequence[LogEvent]) -> tuple[int, ...]:

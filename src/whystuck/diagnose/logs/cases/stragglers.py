@@ -71,22 +71,54 @@ def make_stragglers(view: LogView) -> Iterator[Case]:
 
     Not where their devices are throttled: that says why, of the same ranks.
     """
-    throttled = {rank for case in make_throttled(view) for rank in case.ranks}
+    slowed = list(make_throttled(view))
+    throttled = {rank for case in slowed for rank in case.ranks}
     for case in _make_cases(view):
         if not case.ranks or not throttled.issuperset(case.ranks):
-            yield case
+            yield _add_device(view, case, slowed)
+
+
+def _add_device(view: LogView, case: Case, slowed: Iterable[Case]) -> Case:
+    """Add that a device is throttled which has the number of that of the slow rank on its host.
+
+    Ranks are mostly in the order of devices, and every host has as many. Whose device it is stays
+    open where nobody says so: that the only slow rank would have it is told, and no more.
+    """
+    devices = {event.groups["index"] for event in view.list_signatures("table.device")}
+    world = {*case.ranks, *case.victims}
+    is_even = bool(devices) and world == set(range(len(world))) and not len(world) % len(devices)
+    for one in slowed:
+        told = one.details["devices"]
+        if one.ranks or len(case.ranks) != 1 or not is_even or len(told) != 1:
+            continue
+        if told[0] == case.ranks[0] % len(devices):
+            return replace(
+                case,
+                summary=f"{case.summary}; device {told[0]} of a host is slowed "
+                f"({one.details['reasons']}), which is the number of its device",
+                lines=(*case.lines, *one.lines)[:_MAX_LINES],
+            )
+    return case
 
 
 def find_slow_ranks(view: LogView) -> tuple[int, ...]:
     """Return the ranks whose own work takes longer than that of all others."""
-    for times in (read_last_table(view), _read_lines(view)):
+    for times in _list_times(view):
         if slow := _list_slow(view, times):
             return tuple(sorted(slow))
     return ()
 
 
+def _list_times(view: LogView) -> Iterator[Times]:
+    """Yield the times of a table, and those of lines, as far as no table tells who waits."""
+    table = read_last_table(view)
+    yield table
+    if not any(map(is_wait, table)):
+        yield _read_lines(view)
+
+
 def _make_cases(view: LogView) -> Iterator[Case]:
-    for times in (read_last_table(view), _read_lines(view)):
+    for times in _list_times(view):
         slow = _list_slow(view, times)
         if slow:
             ranks = sorted({rank for by_rank in times.values() for rank in by_rank})

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 from whystuck.parse.logs.blocks.tabled import TabledSeen
 from whystuck.parse.logs.lines import LogLine
@@ -24,6 +25,8 @@ PORT_MARKS = (
     b"<NO-CARRIER",
     b"/sys/class/infiniband/",
     b" Gb/sec (",
+    b"ibstat ",
+    b"ibstatus ",
 )
 _MAX_STRANGERS = 3
 # mlxlink prints its fields in sections.
@@ -76,6 +79,13 @@ _FIELDS = {
 # `4: ACTIVE`, `PORT_DOWN (1)`
 _VALUE = re.compile(r"^(?:\d{1,3}: )?(?:PORT_)?([A-Za-z_]{2,40})")
 _UP = {"up": "active"}
+# What a sentence tells of a port: "`ibstat mlx5_5` says State: Down / Physical state: Polling"
+_SAID = re.compile(
+    rf"\bibstat(?:us)? ({_CARD})(?:(?:/| port )(\d{{1,3}}))?[`'\"]?,? .{{0,60}}?"
+    r"\b[Ss]tate[: ]{1,2}(?:is )?(?:\d: )?([A-Za-z]{2,20})"
+    r"(?:.{1,20}?\b[Pp]hys(?:ical)?[ _]state[: ]{1,2}(?:is )?(?:\d: )?([A-Za-z_]{3,40}))?"
+)
+_SAID_ON = re.compile(r"\b(?:on|of|at) (?:node |host )?(?=[\w.]*[\d-])([A-Za-z][\w.-]{1,62})")
 # `100 Gb/sec (1X NDR)`
 _RATE = re.compile(r"^(\d{1,4}(?:\.\d)?) Gb/sec \((\d{1,2})X\b")
 
@@ -119,6 +129,11 @@ class PortReader:
         elif self._left and (match := _WIDTH.match(text)):
             if self._is_infiniband:
                 yield self._make_width(line, row, match[1])
+        elif is_mark and (match := _SAID.search(text)):
+            told = {"card": match[1], "port": match[2] or "1", "state": match[3].lower()}
+            told |= {"physical": (match[4] or "").lower(), "layer": ""}
+            host = _SAID_ON.search(text, match.start(), match.end())
+            yield TabledSeen("table.port", row, replace(line, node=host[1]) if host else line, told)
         elif match := _HEAD.match(text):
             self._card = match[1] or match[2] or match[3]
             self._port, self._now, self._left = match[4] or "1", None, _MAX_STRANGERS

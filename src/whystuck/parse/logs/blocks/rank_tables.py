@@ -25,6 +25,7 @@ from whystuck.parse.logs.blocks.column_names import (
     tells_no_times,
     tells_sums,
 )
+from whystuck.parse.logs.blocks.named_cells import NAMED_MARKS, read_named_head
 from whystuck.parse.logs.blocks.rank_heads import (
     Column,
     RankTable,
@@ -55,6 +56,7 @@ _ABROAD = tuple(
 )
 RANK_MARKS = (
     *SHARED_MARKS,
+    *NAMED_MARKS,
     # The head in other languages, and the second of several.
     *(word + end for word in _ABROAD for end in (b"  ", b" |", b",", b"\t")),
     *(word + b" 1" + end for word in _ABROAD for end in (b"  ", b" |")),
@@ -147,7 +149,8 @@ class RankTableReader:
             is_mark: Whether it may be the head of a table.
         """
         texts = (line.text, raw) if raw != line.text else (raw,)
-        if is_mark and any(self._begins(text, row, above) for text in texts):
+        is_named = is_mark and self._begins_named(texts, row, above)
+        if is_mark and not is_named and any(self._begins(text, row, above) for text in texts):
             return
         if not self._tables or cells.is_drawn(raw):
             return
@@ -181,6 +184,17 @@ class RankTableReader:
             has_norms = any(_has_norms(table) for table in tables)
             self._said = replace(said, has_sums=said.has_sums or has_norms)
         return bool(tables)
+
+    def _begins_named(self, texts: Sequence[str], row: int, above: Above) -> bool:
+        """Take a row that names its values; the first one begins its table."""
+        named = [(text, table) for text in texts if (table := read_named_head(text))]
+        if not named:
+            return False
+        text, table = named[0]
+        if not any(one.is_named and any(list_rows(text, one)) for one in self._tables):
+            self._tables, self._begin, self._strangers = [table], row, 0
+            self._said = _read_above(above())
+        return True
 
     def _takes_units(self, text: str) -> bool:
         """Take a row below the head that has the units of columns; tell whether it is one."""

@@ -79,10 +79,13 @@ _HEAD = re.compile(
     r"(?P<command>.*)$"
     # A sentence about the log of a kernel.
     rf"|^{_FAR}{_OF}(?P<said>{_HOST})\b{_FAR}\b{_WORDS}\b.*$"
-    rf"|^{_FAR}\b{_WORDS}\b{_FAR}{_OF}(?P<told>{_HOST})\b.*$",
+    rf"|^{_FAR}\b{_WORDS}\b{_FAR}{_OF}(?P<told>{_HOST})\b.*$"
+    # `looked at dmesg on all nodes, only n4 has something`
+    rf"|^{_FAR}\b{_WORDS}\b{_FAR}\b(?:only|just) [`'\"]?(?P<only>{_HOST})[`'\"]? "
+    r"(?:has|had|shows?|showed|says|said|prints|logs|logged|reports?)\b.*$",
     re.MULTILINE,
 )
-_ANY_HOST = ("ssh", "fence", "said", "told")
+_ANY_HOST = ("ssh", "fence", "said", "told", "only")
 _DESCRIBED = re.compile(
     r"\bkubectl\b.{0,200}? describe (?:pods?[ /])(?P<pod>[a-z0-9][\w.-]{0,200})"
     r"|^Name: +(?P<name>\S{1,200})$",

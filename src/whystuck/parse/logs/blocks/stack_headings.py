@@ -170,11 +170,16 @@ def find_same_as(text: str) -> tuple[frozenset[int], int] | None:
 
 def read_rank_list(text: str) -> frozenset[int]:
     """Read a list of ranks as people write it: ``0,1,2``, ``1 2 3``, ``4-7 & 9``."""
-    found = set[int]()
+    return frozenset(read_ranks_in_order(text))
+
+
+def read_ranks_in_order(text: str) -> list[int]:
+    """Read a list of ranks in the order in which they are written, each once."""
+    found: dict[int, None] = {}
     for part in _NUMBERS.findall(text):
         ends = re.findall(r"\d+", part)
         low, high = int(ends[0]), int(ends[-1])
         if high > MAX_RANK or high - low > _MOST_RANKS:
-            return frozenset()
-        found.update(range(low, high + 1))
-    return frozenset(found)
+            return []
+        found |= dict.fromkeys(range(low, high + 1))
+    return [*found]

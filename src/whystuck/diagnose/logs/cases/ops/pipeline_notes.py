@@ -135,11 +135,24 @@ def _read_journals(view: LogView) -> dict[int, _Journal]:
 
 
 def _are_neighbours(journals: dict[int, _Journal]) -> bool:
-    """Tell whether all peers that are noted are neighbours: activations go on, gradients back."""
-    told = [note for one in journals.values() for note in one.notes if note.way and note.peer >= 0]
-    return bool(told) and all(
-        note.peer == _find_neighbour(note.rank, note.what, note.way) for note in told
-    )
+    """Tell whether all peers that are noted are neighbours: activations go on, gradients back.
+
+    Where no peer is noted, the ranks tell it: the first one receives no activations, the last one
+    sends none, and all others do both; for gradients it is the other way round.
+    """
+    moved = [note for one in journals.values() for note in one.notes if note.way]
+    told = [note for note in moved if note.peer >= 0]
+    if told:
+        return all(note.peer == _find_neighbour(note.rank, note.what, note.way) for note in told)
+    ways = {(note.rank, note.what, note.way) for note in moved}
+    stages = range(len(journals))
+    return bool(moved) and ways == {
+        (rank, what, way)
+        for rank in stages
+        for what in {note.what for note in moved}
+        for way in _MIRROR
+        if _find_neighbour(rank, what, way) in stages
+    }
 
 
 def _find_neighbour(rank: int, what: str, way: str) -> int:
