@@ -14,7 +14,7 @@ FORMS = {
     "wide": "  r{r:<3}data  {d:5.1f}  fwd  {f:6.1f}  bwd  {b:6.1f}  comm_wait  {w:6.1f}",
     "one blank": "r{r} data {d:.1f} fwd {f:.1f} bwd {b:.1f} comm {w:.1f}",
     "colon": "rank {r}: fwd={f:.1f}ms bwd={b:.1f}ms wait={w:.1f}ms",
-    "bars": "rank {r} | data {d:.1f} ms | forward {f:.1f} ms | backward {b:.1f} ms | sync {w:.1f} ms",
+    "bars": "rank {r} | data {d:.1f} ms | forward {f:.1f} ms | backward {b:.1f} ms | sync {w:.1f}",
     "equals": "rank={r} data={d:.1f} fwd={f:.1f} bwd={b:.1f} sync={w:.1f}",
     "commas": "rank{r}: data: {d:.1f}, fwd: {f:.1f}, bwd: {b:.1f}, comm: {w:.1f}",
     "brackets": "[r{r}] data {d:.1f} fwd {f:.1f} bwd {b:.1f} comm {w:.1f}",
@@ -25,7 +25,7 @@ FORMS = {
 
 def write(form: str, slow: int, ranks: int = 8, *, waits: bool = True) -> list[str]:
     """Write three steps of all ranks; the slow one waits least, where others wait for it."""
-    lines = [HEAD.format("1 node" if ranks == 8 else "2 nodes"), ""]  # noqa: PLR2004
+    lines = [HEAD.format("1 node" if ranks == 8 else "2 nodes"), ""]
     for step in range(3):
         lines.append(f"step {step}")
         for rank in range(ranks):
@@ -61,7 +61,7 @@ def test_rank_for_which_nobody_waits_is_not_slow(tmp_path: Path, form: str) -> N
 CLOCKS = [
     "$ nvidia-smi --query-gpu=index,clocks.sm,temperature.gpu,power.draw --format=csv",
     "index, clocks.sm [MHz], temperature.gpu, power.draw [W]",
-    *(f"{n}, {1035 if n == 3 else 1740} MHz, {92 if n == 3 else 60}, 600.10 W" for n in range(8)),  # noqa: PLR2004
+    *(f"{n}, {1035 if n == 3 else 1740} MHz, {92 if n == 3 else 60}, 600.10 W" for n in range(8)),
 ]
 
 

@@ -128,7 +128,8 @@ def strip_quote(text: str) -> str:
 # A bar of tqdm, which ends no line, and the line that another process began behind it.
 _BAR = re.compile(
     rb"%\|[^\[\]]{0,600}\[[\d:]{1,12}<[^\[\]]{1,300}\]"
-    rb"(?=\[(?:[Rr]ank ?|default)?\d|\[[EWIF] |\[[EWIF]?\d{3,4} |[EWIF]\d{4} \d|Traceback |\d{4}-\d\d-)"
+    rb"(?=\[(?:[Rr]ank ?|default)?\d|\[[EWIF] |\[[EWIF]?\d{3,4} |[EWIF]\d{4} \d"
+    rb"|Traceback |\d{4}-\d\d-)"
 )
 
 

@@ -53,9 +53,9 @@ class Suspects:
         soft = [item for item in soft if not self._may_wait_in_backward(item)]
         if self._are_seen_apart:
             soft = [item for item in soft if item.rank in facts.ranks.seen]
-        if self._is_told and all(item.confidence is Confidence.POSSIBLE for item in soft):
-            return ()
-        if soft or facts.waits.waiting:
+        is_told = self._is_told and all(one.confidence is Confidence.POSSIBLE for one in soft)
+        if is_told or soft or facts.waits.waiting:
+            soft = [] if is_told else soft
             # A rank that evidence shows elsewhere explains more than one nobody knows of.
             seen = [item for item in soft if item.rank in facts.ranks.seen] or soft
             return tuple([item for item in seen if item.is_blamed] or seen)
