@@ -59,7 +59,8 @@ def make_left_behind(view: LogView) -> Iterator[Case]:
         own += [fewer[rank] for rank in behind.ranks] if is_fewer else []
         yield Case(
             code=codes.LEFT_EARLY,
-            summary=f"{text}; {name_ranks(behind.waiting)} went on and wait for it"
+            summary=f"{text}; {name_ranks(behind.waiting)} went on and "
+            f"{'wait' if len(behind.waiting) > 1 else 'waits'} for it"
             if behind.waiting
             else text,
             tier=PARTED - 1,
@@ -102,14 +103,28 @@ def _list_leavers(view: LogView) -> dict[int, LogEvent]:
 
 
 def _list_fewer(view: LogView) -> dict[int, LogEvent]:
-    """Return the few ranks that have fewer batches in the last epoch than all others have."""
-    last: dict[int, LogEvent] = {}
+    """Return the few ranks that have fewer batches in the last epoch than all others have.
+
+    How long loaders are is told apart from how many batches an epoch had: who is done with one
+    before the others alone has such a line of it.
+    """
+    tables: dict[tuple[str, str], dict[int, LogEvent]] = {}
+    epochs: dict[int, str] = {}
     for event in view.list_signatures("table.batches"):
         if event.rank >= 0:
-            last[event.rank] = event
-    if len({event.groups["epoch"] for event in last.values()}) > 1 or len(last) < _LEAST_RANKS:
+            epoch = event.groups["epoch"]
+            tables.setdefault((epoch, event.groups["loader"]), {})[event.rank] = event
+            epochs |= {event.rank: epoch} if epoch else {}
+    most = max(map(len, tables.values()), default=0)
+    whole = {key: table for key, table in tables.items() if len(table) == most}
+    if most < _LEAST_RANKS or len({*epochs.values()}) > 1:
         return {}
-    counts = {rank: int(event.groups["count"]) for rank, event in last.items()}
+    last = [table for (epoch, _), table in whole.items() if epoch == [*whole][-1][0]]
+    return next((few for table in reversed(last) if (few := _choose_fewer(table))), {})
+
+
+def _choose_fewer(table: dict[int, LogEvent]) -> dict[int, LogEvent]:
+    counts = {rank: int(event.groups["count"]) for rank, event in table.items()}
     most = max(counts.values())
-    few = {rank: last[rank] for rank, count in counts.items() if count < most}
-    return few if 2 * len(few) < len(last) or len(last) == _LEAST_RANKS else {}
+    few = {rank: table[rank] for rank, count in counts.items() if count < most}
+    return few if 2 * len(few) < len(table) or len(table) == _LEAST_RANKS else {}
