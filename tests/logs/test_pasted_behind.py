@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from tests.logs.test_told import first_of, say
+from tests.logs.test_who import WAIT
 
 from whystuck.evidence.finding import Report
 
@@ -181,3 +182,21 @@ def test_shorter_loader_tells_that_a_rank_was_done_before_the_others(
 )
 def test_loaders_of_the_same_length_tell_of_no_early_end(tmp_path: Path, lines: list[str]) -> None:
     assert judge(say(tmp_path, *lines, BARRIER)) == ("rank-never-joined", [2])
+
+
+@pytest.mark.parametrize("form", ["len(loader)={1}", "dataloader length: {1}", "num_batches={1}"])
+def test_rank_with_fewer_batches_left_where_all_others_gave_up(tmp_path: Path, form: str) -> None:
+    sizes = [f"[rank{rank}]: {form.format(rank, 812 - (rank == 2))}" for rank in range(4)]
+    waits = [WAIT.format(rank) for rank in (0, 1, 3)]
+
+    assert judge(say(tmp_path, *sizes, *waits)) == ("left-early", [2])
+
+
+@pytest.mark.parametrize("waiting", [(0, 1), (0, 1, 2, 3), (2, 3)])
+def test_rank_with_fewer_batches_is_not_named_where_another_one_is_silent(
+    tmp_path: Path, waiting: tuple[int, ...]
+) -> None:
+    sizes = [f"[rank{rank}]: len(loader)={812 - (rank == 2)}" for rank in range(4)]
+    report = say(tmp_path, *sizes, *(WAIT.format(rank) for rank in waiting))
+
+    assert not list_named(report)

@@ -12,14 +12,14 @@ from whystuck.evidence.finding import Confidence, Report
 LAUNCH = "torchrun --nnodes 2 --nproc_per_node 8 --max-restarts 2 --rdzv_id 5 train.py"
 STRUCK = [
     (
-        "[rank{0}]:[E304 11:05:09.771230918 ProcessGroupNCCL.cpp:1785] [PG ID 0 PG GUID 0(default_pg) "
-        "Rank {0}] Exception (either an error or timeout) detected by watchdog at work: 611, last "
-        "enqueued NCCL work: 611, last completed NCCL work: 610."
+        "[rank{0}]:[E304 11:05:09.771230918 ProcessGroupNCCL.cpp:1785] [PG ID 0 PG GUID "
+        "0(default_pg) Rank {0}] Exception (either an error or timeout) detected by watchdog at "
+        "work: 611, last enqueued NCCL work: 611, last completed NCCL work: 610."
     ),
     "[rank{0}]: terminate called after throwing an instance of 'c10::DistBackendError'",
     (
-        "[rank{0}]:   what():  [PG ID 0 PG GUID 0(default_pg) Rank {0}] Process group watchdog thread "
-        "terminated with exception: CUDA error: {1}"
+        "[rank{0}]:   what():  [PG ID 0 PG GUID 0(default_pg) Rank {0}] Process group watchdog "
+        "thread terminated with exception: CUDA error: {1}"
     ),
 ]
 AGAIN = (

@@ -6,7 +6,7 @@ it is late, is told by its own line, or by batches of which it has fewer than al
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from whystuck.diagnose import codes
@@ -14,7 +14,7 @@ from whystuck.diagnose.algorithms.stacks.frames import make_places
 from whystuck.diagnose.context.ras_facts import find_laggards
 from whystuck.diagnose.logs.cases.ops.missing import make_missing
 from whystuck.diagnose.logs.cases.ops.parted import make_parted
-from whystuck.diagnose.logs.cases.parts import find_time, is_said
+from whystuck.diagnose.logs.cases.parts import WAITS, find_time, is_said, list_ranks
 from whystuck.diagnose.logs.story import PARTED, Case
 from whystuck.diagnose.logs.view import LogView
 from whystuck.evidence.finding import Confidence, Place
@@ -41,7 +41,7 @@ def make_left_behind(view: LogView) -> Iterator[Case]:
     fewer = _list_fewer(view)
     if not said and not fewer:
         return
-    for behind in _list_behind(view):
+    for behind in (*_list_behind(view), *_list_silent(view, fewer)):
         leavers = set(behind.ranks)
         # What all say is the normal end of a loop.
         is_said = leavers <= said.keys() and not said.keys() & set(behind.waiting)
@@ -81,6 +81,14 @@ def _list_behind(view: LogView) -> Iterator[_Behind]:
     for case in (*make_missing(view), *make_parted(view)):
         if case.code == codes.RANK_NEVER_JOINED:
             yield _Behind(tuple(sorted(case.ranks)), tuple(case.victims), case.lines)
+
+
+def _list_silent(view: LogView, fewer: Collection[int]) -> Iterator[_Behind]:
+    """Yield the ranks with fewer batches, where all others of the job waited in vain."""
+    waits = [event for event in view.list_signatures(*WAITS) if is_said(event)]
+    waiting = list_ranks(waits)
+    if waiting and set(waiting) == view.ranks - set(fewer):
+        yield _Behind(tuple(sorted(fewer)), waiting, tuple(waits[:_MAX_LINES]))
 
 
 def _place(view: LogView, ranks: Sequence[int]) -> Iterator[Place]:
