@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from tests.logs.test_told import first_of, say
+from tests.logs.test_who import WAIT
 
 from whystuck.evidence.finding import Report
 
@@ -143,5 +144,59 @@ def test_rank_that_is_only_behind_did_not_leave(tmp_path: Path, name: str) -> No
 
 def test_words_alone_tell_of_no_wait(tmp_path: Path) -> None:
     report = say(tmp_path, SAID["left"], *count("sorted", FEWER))
+
+    assert not list_named(report)
+
+
+BARRIER = "[rank0]: RuntimeError: [Rank 0]: Ranks 2 failed to pass monitoredBarrier in 600000 ms"
+TAGS = ["[1,{0}]<stdout>:", "[rank{0}]: ", "rank {0}: "]
+
+
+@pytest.mark.parametrize("tag", TAGS)
+@pytest.mark.parametrize("done", ["epoch 4 done, 811 batches, validating", "val 10/40", ""])
+def test_shorter_loader_tells_that_a_rank_was_done_before_the_others(
+    tmp_path: Path, done: str, tag: str
+) -> None:
+    sizes = [812, 812, 811, 812]
+    loaders = [f"{tag.format(rank)}len(loader)={size}" for rank, size in enumerate(sizes)]
+    report = say(tmp_path, *loaders, f"{tag.format(2)}{done}", BARRIER)
+
+    assert judge(report) == ("left-early", [2])
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [f"[rank{rank}]: len(loader)=812" for rank in range(4)],
+        [f"[rank{rank}]: len(loader)={812 - (rank == 1)}" for rank in range(4)],
+        [
+            *(f"[rank{rank}]: len(train_loader)=812" for rank in range(4)),
+            "[rank2]: len(val_loader)=40",
+        ],
+        [
+            *(f"[rank{rank}]: epoch 0 done, {812 - (rank == 2)} batches" for rank in range(4)),
+            *(f"[rank{rank}]: epoch 1 done, 812 batches" for rank in range(4)),
+        ],
+    ],
+    ids=["same", "another rank", "another loader", "an epoch before"],
+)
+def test_loaders_of_the_same_length_tell_of_no_early_end(tmp_path: Path, lines: list[str]) -> None:
+    assert judge(say(tmp_path, *lines, BARRIER)) == ("rank-never-joined", [2])
+
+
+@pytest.mark.parametrize("form", ["len(loader)={1}", "dataloader length: {1}", "num_batches={1}"])
+def test_rank_with_fewer_batches_left_where_all_others_gave_up(tmp_path: Path, form: str) -> None:
+    sizes = [f"[rank{rank}]: {form.format(rank, 812 - (rank == 2))}" for rank in range(4)]
+    waits = [WAIT.format(rank) for rank in (0, 1, 3)]
+
+    assert judge(say(tmp_path, *sizes, *waits)) == ("left-early", [2])
+
+
+@pytest.mark.parametrize("waiting", [(0, 1), (0, 1, 2, 3), (2, 3)])
+def test_rank_with_fewer_batches_is_not_named_where_another_one_is_silent(
+    tmp_path: Path, waiting: tuple[int, ...]
+) -> None:
+    sizes = [f"[rank{rank}]: len(loader)={812 - (rank == 2)}" for rank in range(4)]
+    report = say(tmp_path, *sizes, *(WAIT.format(rank) for rank in waiting))
 
     assert not list_named(report)

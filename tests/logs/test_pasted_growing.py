@@ -38,6 +38,11 @@ LOOKS = {
     "ls -lh": list_sizes("37G", "39G", "41G"),
     "du": ["$ for i in 1 2 3; do du -sh /s/ckpt/step_9; sleep 30; done"]
     + [f"{size}\t/s/ckpt/step_9" for size in ("37G", "38G", "41G")],
+    "script": [
+        f"[watch] 03:2{k}:44 rank0 io 1.9 GiB (~34 MB/s) ep1/optim.pt.tmp size {size}"
+        for k, size in enumerate(("37 GiB", "39.1 GiB", "41 GiB"))
+    ],
+    "script of bytes": [f"03:2{k}:44 /s/ep1.pt: size={size}" for k, size in enumerate(SIZES)],
     "stat": ["$ watch -n 60 stat -c %s /s/global_step9/mp_rank_00_model_states.pt"]
     + [str(size) for size in SIZES],
 }
@@ -65,11 +70,22 @@ def test_rate_is_told_where_looks_have_times(tmp_path: Path) -> None:
         list_sizes(SIZES[0], SIZES[0], SIZES[0]),
         list_sizes(SIZES[0], SIZES[1], SIZES[1]),
         list_sizes(*SIZES[:2]),
+        [f"03:2{k}:44 /s/ep1.pt: size={SIZES[0]}" for k in range(4)],
+        [f"03:2{k}:44 /s/{k}.pt: size={size}" for k, size in enumerate(SIZES)],
         list_sizes(*SIZES, file="train.log"),
         list_sizes(*SIZES, file="ckpt_save.log"),
         [],
     ],
-    ids=["still", "still since", "two looks", "log", "log of saves", "none"],
+    ids=[
+        "still",
+        "still since",
+        "two looks",
+        "still by a script",
+        "other files",
+        "log",
+        "log of saves",
+        "none",
+    ],
 )
 def test_file_that_does_not_grow_tells_of_no_progress(tmp_path: Path, looks: list[str]) -> None:
     report = say(tmp_path, *STACKS, *looks)

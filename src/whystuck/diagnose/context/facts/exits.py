@@ -22,7 +22,7 @@ from whystuck.evidence.live import Departure, ExitRecord, PythonException
 from whystuck.evidence.model import Evidence
 from whystuck.evidence.ops.collectives import Frame
 
-_SIGKILL, _SIGTERM = 9, 15
+_SIGABRT, _SIGKILL, _SIGTERM = 6, 9, 15
 _LAUNCHER_GRACE_NS = 4_000_000_000
 
 
@@ -84,7 +84,7 @@ class Exits:
             rank for rank, item in self.processes.activities.items() if item.state in {"Z", "X"}
         }
         ended = {rank for rank, item in self.by_rank.items() if not self.is_cleaned_up(item)}
-        return frozenset(ended | zombies) - self.exceptions.timed_out
+        return frozenset(ended | zombies) - self.exceptions.timed_out - self.gave_up
 
     def is_cleaned_up(self, ended: ExitRecord) -> bool:
         """Tell whether the launcher ended a rank because of another one's failure.
@@ -124,7 +124,21 @@ class Exits:
         """Whether somebody failed for a reason of its own, so that waiting is only a result."""
         if self.evidence.incident.kind in {"stall", "snapshot"}:
             return False
-        return not self.exceptions.timed_out and bool(self.exceptions.by_rank or self.failed_ranks)
+        if self.exceptions.timed_out:
+            return False
+        return bool(self.exceptions.by_rank or self.failed_ranks - self.gave_up)
+
+    @cached_property
+    def gave_up(self) -> frozenset[int]:
+        """Ranks that their own watchdog ended, by pasted logs: it aborts who waited in vain."""
+        if not self.stacks.are_pasted:
+            return frozenset()
+        waited = self.exceptions.timed_out_by_log
+        return frozenset(
+            rank
+            for rank, item in self.by_rank.items()
+            if rank in waited and item.signal == _SIGABRT and rank not in self.exceptions.by_rank
+        )
 
     @cached_property
     def failed_ranks(self) -> frozenset[int]:

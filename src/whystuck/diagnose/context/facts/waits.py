@@ -41,7 +41,10 @@ from whystuck.diagnose.policy import Policy
 from whystuck.diagnose.shared import cached_property
 from whystuck.evidence.model import Evidence
 from whystuck.evidence.ops.collectives import Frame
+from whystuck.evidence.ranks import is_process
 
+# So many ranks that gave up are no chance.
+_SEVERAL = 2
 _BLOCKED = {Doing.COLLECTIVE, Doing.BACKWARD, Doing.JOINING, Doing.UNKNOWN}
 
 
@@ -170,9 +173,22 @@ class Waits:
             for rank, position in self.stacks.positions.items()
             if rank not in self.exits.dead
             and (
-                position.doing in {Doing.COLLECTIVE, Doing.JOINING} or self._idles_in_backward(rank)
+                position.doing in {Doing.COLLECTIVE, Doing.JOINING}
+                or self._idles_in_backward(rank)
+                or self._is_one_of_waiting(rank)
             )
         )
+
+    def _is_one_of_waiting(self, rank: int) -> bool:
+        """Tell whether a process of unknown rank, in a wait for its device, is one that gave up.
+
+        Where logs tell of several ranks that waited in vain, their stacks are pasted without names.
+        """
+        told = self.exceptions.timed_out_by_log
+        if not is_process(rank) or not self.stacks.are_pasted or len(told) < _SEVERAL:
+            return False
+        frames = self.stacks.positions[rank].frames
+        return may_wait_for_device(frames, self.stacks.find_source_line(frames[0]))
 
     @cached_property
     def in_transfer_by_stack(self) -> frozenset[int]:

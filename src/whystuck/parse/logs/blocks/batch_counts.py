@@ -9,11 +9,20 @@ from whystuck.evidence.ranks import MAX_RANK
 from whystuck.parse.logs.blocks.tabled import TabledSeen
 from whystuck.parse.logs.lines import LogLine
 
-BATCH_MARKS = (b" batches", b"batches=", b"batches:", b"len(loader)", b"len(train", b"len(dl")
+BATCH_MARKS = (
+    b" batches",
+    b"batches=",
+    b"batches:",
+    b"len(loader)",
+    b"len(train",
+    b"len(dl",
+    b"loader length",
+)
 _COUNT = re.compile(
     r"(?<![\w.])(?P<count>\d{1,9}) (?:mini-?|micro-?|train(?:ing)? |local )?batches\b"
     r"|\b(?:num_?)?batches(?: seen| done)?\s?[=:]\s?(?P<told>\d{1,9})\b"
-    r"|\blen\((?:self\.)?\w{0,20}(?:loader|dl)\w{0,10}\)\s?(?:=|:|is|->)\s?(?P<length>\d{1,9})\b"
+    r"|\blen\((?:self\.)?(?P<loader>\w{0,20}(?:loader|dl)\w{0,10})\)\s?(?:=|:|is|->)\s?(?P<length>\d{1,9})\b"
+    r"|\b(?:data)?loader length\s?[=:]\s?(?P<long>\d{1,9})\b"
 )
 _RANK = re.compile(r"(?<![a-z_])rank[ _=:#]{0,2}(\d{1,7})\b", re.IGNORECASE)
 _EPOCH = re.compile(r"\bepoch[ _=:#]{0,2}(\d{1,6})\b", re.IGNORECASE)
@@ -38,7 +47,8 @@ class BatchReader:
         epoch = _EPOCH.search(line.text)
         groups = {
             "own": own,
-            "count": match["count"] or match["told"] or match["length"],
+            "count": match["count"] or match["told"] or match["length"] or match["long"],
             "epoch": epoch[1] if epoch else "",
+            "loader": match["loader"] or "",
         }
         yield TabledSeen("table.batches", row, line, groups)

@@ -23,6 +23,10 @@ SIZE_MARKS = (
     b"/proc/",
     b"kB_wr/s",
     b"pidstat",
+    *(end + b" size" for end in (b".tmp", b".pt", b".pth", b".ckpt", b".bin", b".safetensors")),
+    *(end + b": size" for end in (b".tmp", b".pt", b".pth", b".ckpt", b".bin", b".safetensors")),
+    b".distcp size",
+    b".distcp: size",
 )
 _ASKED = re.compile(r"\b(?:ls -l\w{0,6}|du -\w{1,6}|stat (?:-c|--format))[ =][^;|&\n]{0,200}")
 _FILE = re.compile(r"(/[\w./@+=-]{2,300}|[\w@+=-][\w./@+=-]{0,200}\.[A-Za-z]{2,12})(?![\w/])")
@@ -34,6 +38,12 @@ _USED = re.compile(
     r"^\s{0,8}(?P<size>\d{1,18}|\d{1,6}(?:\.\d{1,3})?[KMGT])\s+(?P<file>\S*/\S{1,300})$"
 )
 _ALONE = re.compile(r"^\s{0,8}(?P<size>\d{4,18}|\d{1,6}(?:\.\d{1,3})?[KMGT])\s*$")
+# What a script of somebody prints at each look: `06:24:11 iter_40/optim.pt.tmp size 22 GiB`.
+_SAID = re.compile(
+    r"(?P<file>[\w./@+=-]{1,300}\.[A-Za-z]{2,12}):? size ?[=:]? ?"
+    r"(?P<size>\d{1,6}(?:\.\d{1,3})? ?[KMGT]|\d{4,18}(?![\d.]))"
+)
+_TIME = re.compile(r"(?<![\d:])(\d\d):(\d\d):(\d\d)(?![\d:])")
 _CLOCK = re.compile(r"^\s{0,4}(?:\S.{0,20} )?(\d\d):(\d\d):(\d\d)(?:[. ].{0,20})?$")
 _UNITS = {"K": 10, "M": 20, "G": 30, "T": 40}
 _MAX_STRANGERS = 6
@@ -68,9 +78,11 @@ class SizeReader:
         """Take a line; yield the size that it tells, in bytes."""
         text = line.text
         clock = line.stamp.ns // 1_000_000_000 if line.stamp is not None else self._clock
-        match = _LISTED.search(text) if is_mark else None
+        match = (_LISTED.search(text) or _SAID.search(text)) if is_mark else None
         if match is None and is_mark and self._begin(text):
             return
+        if match is not None and clock < 0 and (found := _TIME.search(text[: match.start()])):
+            clock = _count_seconds(found)
         if match is None and self.is_open:
             match = _USED.match(text) or _ALONE.match(text)
         if match is not None:
@@ -79,8 +91,7 @@ class SizeReader:
             yield TabledSeen("table.size", row, line, groups)
             self._left = _MAX_STRANGERS
         elif found := _CLOCK.match(text):
-            hours, minutes, seconds = map(int, found.groups())
-            self._clock, self._count = (hours * 60 + minutes) * 60 + seconds, 0
+            self._clock, self._count = _count_seconds(found), 0
         elif (told := self._read_process(text)) is not None:
             yield TabledSeen("table.written", row, line, told | {"s": str(clock)})
             self._left = _MAX_STRANGERS
@@ -117,6 +128,11 @@ class SizeReader:
         if match := _RATES.match(text):
             return {"pid": match["pid"], "rate": match["rate"]}
         return None
+
+
+def _count_seconds(clock: re.Match[str]) -> int:
+    hours, minutes, seconds = map(int, clock.groups())
+    return (hours * 60 + minutes) * 60 + seconds
 
 
 def _count(size: str) -> int:

@@ -75,6 +75,9 @@ _HEAD = re.compile(
     # dshbak and clush, with hosts that say the same in one list
     r"|^-{4,80}\n(?P<dsh>\S{1,200})(?: \(\d{1,6}\))?\n-{4,80}$"
     rf"|^[=#*<>-]{{2,12}} ?(?!{_CARD}\b)(?P<fence>{_HOST}):? ?[=#*<>-]{{0,12}}$"
+    # The same behind what is shown: `--- kernel log gn-022`
+    rf"|^[=#*<>-]{{2,12}} ?{_WORDS}(?: log| -T| -k| output)?:? "
+    rf"(?P<behind>{_HOST}):? ?[=#*<>-]{{0,12}}$"
     rf"|^{_TALK}\[?(?:[\w.-]{{1,40}}@)?(?P<prompt>{_HOST})(?:[: ][^\n#$%]{{0,80}})?\]? ?[#$%] ?"
     r"(?P<command>.*)$"
     # A sentence about the log of a kernel.
@@ -85,7 +88,7 @@ _HEAD = re.compile(
     r"(?:has|had|shows?|showed|says|said|prints|logs|logged|reports?)\b.*$",
     re.MULTILINE,
 )
-_ANY_HOST = ("ssh", "fence", "said", "told", "only")
+_ANY_HOST = ("ssh", "fence", "behind", "said", "told", "only")
 _DESCRIBED = re.compile(
     r"\bkubectl\b.{0,200}? describe (?:pods?[ /])(?P<pod>[a-z0-9][\w.-]{0,200})"
     r"|^Name: +(?P<name>\S{1,200})$",

@@ -107,16 +107,52 @@ _LOCAL_OF = re.compile(
 )
 # `[2] pid 61003`: processes of one launcher, counted.
 _COUNTED = re.compile(r"^\[(\d{1,4})\],?:? {0,4}\(?(?:pid|PID)[ =:]{0,2}\d{2,7}\)?:?\s*$")
+# A sentence about one local rank, above its stack: `the one of local rank 3 is different:`.
+_LOCAL_SAID = re.compile(
+    r"^(?P<before>[^\[\]]{0,60}?(?<![a-z_]))local[ _-]?rank[ =:_#]{0,2}(?P<local>\d{1,4})(?![\w-])"
+    r"(?P<after>[^\[\]]{0,100}):[\W_]*$",
+    re.IGNORECASE,
+)
 
 
-def find_local_heading(text: str) -> int:
+def find_local_heading(text: str, writer: int = UNKNOWN_RANK) -> int:
     """Return the local rank that a heading or a comment says the next stack is of, -1 if none."""
     if text.startswith("LOCAL_RANK="):
         return -1  # a row of an environment; the ranks of other nodes have the same
     if counted := _COUNTED.match(text):
         return int(counted[1])
     match = _LOCAL.search(text) or _LOCAL_OF.match(text)
-    return int(match[1]) if match and len(_LOCAL.findall(text)) <= 1 else -1
+    if match is not None:
+        return int(match[1]) if len(_LOCAL.findall(text)) <= 1 else -1
+    said = _LOCAL_SAID.match(text) if writer == UNKNOWN_RANK and "local" in text.lower() else None
+    is_about = said and not _OTHERS.search(said["before"]) and not _OTHERS.search(said["after"])
+    return int(said["local"]) if said and is_about else -1
+
+
+# Behind a stack that several have: `except the one of local_rank 3:`, `all like this, but rank 3:`.
+_ODD = re.compile(
+    r"^[\W_]{0,6}(?:[^\[\]:]{0,80}?\b(?:like (?:this|that)|(?:the )?same as (?:this|that)|as above"
+    r"|this(?: one| stack)?)[ ,;(-]{1,4})?(?:and |or )?"
+    r"(?:except|but|apart from|other than|besides)(?: for)? "
+    r"(?:(?:the|that|one|stack|dump|trace|process|of|on|for|from|in|with) ){0,5}"
+    r"(?P<kind>(?:global |local[ _-]?)?)rank[ =:_#]{0,2}(?P<rank>\d{1,7})"
+    r"[ ,]{0,2}(?:\(?pid[ =:]{0,2}\d{1,10}\)?)?(?: ?(?:,|which|that|it|is|shows|has|in|here)){0,4}"
+    r" ?:[\W_]*$",
+    re.IGNORECASE,
+)
+
+
+def find_odd_heading(text: str) -> tuple[int, int] | None:
+    """Find the one rank of which a sentence says that it has not the stack shown above.
+
+    Returns:
+        Its rank and its local rank, of which one is -1.
+    """
+    match = _ODD.match(text)
+    if match is None or int(match["rank"]) > MAX_RANK:
+        return None
+    is_local = match["kind"][:1] in ("l", "L")
+    return (-1, int(match["rank"])) if is_local else (int(match["rank"]), -1)
 
 
 def find_same(text: str) -> frozenset[int]:

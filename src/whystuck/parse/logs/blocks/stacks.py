@@ -37,6 +37,7 @@ from whystuck.parse.logs.blocks.stack_forms import (
 from whystuck.parse.logs.blocks.stack_headings import (
     find_heading,
     find_local_heading,
+    find_odd_heading,
     find_same,
     find_same_as,
     find_whose,
@@ -260,7 +261,10 @@ class StackReader:
             self._heading = _Heading(
                 rank, pid, match[2], self._lines, 0, writer, node, told.local, told.others
             )
-        elif (local := find_local_heading(text[:200])) >= 0:
+        elif self._open and (odd := find_odd_heading(text[:200])):
+            self._heading = _Heading(odd[0], seen=self._lines, writer=writer, local=odd[1])
+            self._heading.rank_pid = _read_pid(text)
+        elif (local := find_local_heading(text[:200], writer)) >= 0:
             self._heading = _Heading(seen=self._lines, writer=writer, local=local)
             self._heading.rank_pid = _read_pid(text)
             self._heading.others = find_same(text[:400])

@@ -35,6 +35,8 @@ _PID = re.compile(
 _FABRIC = ("sxid.", "fm.")
 _FABRIC_KINDS = {"nvswitch", "fabric"}
 _LOST = "gpu_lost"
+# A rank whose device is lost says so at its next call.
+_STRUCK_NS, _MOST_LOST = 30_000_000_000, 16
 _NODE_KINDS = {"nic", "storage", "host_crash", "host_hang", "cpu_mem_ecc", "node_failure"}
 _SHARED_KINDS = {"network", "fabric"}
 # What ranks print when their own device fails.
@@ -183,11 +185,32 @@ def _find_ranks(view: LogView, trouble: _Trouble, reach: frozenset[int]) -> froz
     if not ranks and trouble.bus:
         # A device without a name: a single rank of its host that met a device error is its own.
         met = view.list_signatures("cuda.", "rocm.", "xpu.")
-        signs = {event.rank for event in met if event.role == "cause"} & reach
+        told = {event.rank for event in met if event.role == "cause" and not _is_lacking(event)}
+        signs = (told & reach) or {event.rank for event in _list_struck(view, trouble)} & reach
         # Of a rank whose device is known, it is another one.
         signs -= {rank for file in view.files for rank in file.bus_by_rank}
         ranks = frozenset(signs) if len(signs) == 1 else frozenset()
     return ranks if len(ranks) == 1 else frozenset()
+
+
+def _list_struck(view: LogView, trouble: _Trouble) -> list[LogEvent]:
+    """Return what ranks print of a device error seconds after a device was lost, in any attempt.
+
+    The attempts that follow lack the device: who finds none of its number then has another one.
+    """
+    lost = [event.time for event in trouble.events if event.kind == _LOST and event.time]
+    lost = lost[-_MOST_LOST:]
+    told = (event for event in (*view.earlier, *view.events) if event.rank != UNKNOWN_RANK)
+    return [
+        event
+        for event in told
+        if event.role == "cause" and _is_device_sign(event) and not _is_lacking(event)
+        if event.time and any(0 <= event.time.ns - one.ns <= _STRUCK_NS for one in lost)
+    ]
+
+
+def _is_lacking(event: LogEvent) -> bool:
+    return LACKS_DEVICES.search(event.text) is not None
 
 
 def _make_case(
@@ -200,7 +223,10 @@ def _make_case(
     where = f" of {name_ranks(ranks)}" if ranks else ""
     on = f" on {trouble.node}" if trouble.node else ""
     # That ranks have the numbers of their devices is what a person says.
-    is_said_of_devices = any(view.list_signatures("table.rank_is_device"))
+    is_guessed = any(view.list_signatures("table.rank_is_device"))
+    # So is it where only the clocks of the two fit.
+    struck = [event for event in _list_struck(view, trouble) if event.rank in ranks]
+    is_guessed |= any(event.attempt < view.last_attempt for event in struck)
     xid = _XID.search(first.text)
     name = f"Xid {xid[2]}" if xid else first.kind.replace("_", " ")
     thing = "the device" if trouble.bus else "the host" if trouble.node else "a machine"
@@ -215,12 +241,12 @@ def _make_case(
         tier=OUTSIDE,
         ranks=tuple(ranks),
         nodes=(trouble.node,) if trouble.node else (),
-        lines=(first, *(event for event in events if event is not first), *others[:2]),
+        lines=(first, *struck[-1:], *(one for one in events if one is not first), *others[:2]),
         exceptions=_find_lacking(view, trouble),
         entails=_list_lacking(view, trouble),
         exits=_list_ended(view, trouble),
         time=time,
-        confidence=Confidence.CERTAIN if ranks and not is_said_of_devices else Confidence.LIKELY,
+        confidence=Confidence.CERTAIN if ranks and not is_guessed else Confidence.LIKELY,
         details=_describe(first, trouble),
         remedies=_advise(view, first, trouble, name),
         scope=reach,
@@ -244,7 +270,7 @@ def _list_lacking(view: LogView, trouble: _Trouble) -> tuple[LogEvent, ...]:
         return ()
     kinds = (codes.PYTHON_EXCEPTION, codes.CONFIG_ERROR)
     events = (event for code in kinds for event in view.list_events(code, "cause"))
-    found = (event for event in events if LACKS_DEVICES.search(event.text) and is_said(event))
+    found = (event for event in events if _is_lacking(event) and is_said(event))
     return tuple(event for event in found if not trouble.node or event.node in {"", trouble.node})
 
 
@@ -264,7 +290,9 @@ def _weigh(view: LogView, trouble: _Trouble, ranks: frozenset[int], reach: froze
     is_missed = _find_lacking(view, trouble) or _list_lacking(view, trouble)
     if is_missed or any(_DEVICE_WORDS.search(item.message) for item in failed):
         return LINKED
-    if _list_ended(view, trouble) or any(item.rank in ranks and item.signal for item in view.exits):
+    struck = _list_struck(view, trouble)
+    is_ended = _list_ended(view, trouble) or any(one.rank in ranks for one in struck)
+    if is_ended or any(item.rank in ranks and item.signal for item in view.exits):
         return LINKED
     # A rank that says nothing while its peers wait for it is one that its device keeps.
     if ranks and not ranks & told and told:

@@ -6,7 +6,7 @@ it is late, is told by its own line, or by batches of which it has fewer than al
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from whystuck.diagnose import codes
@@ -14,7 +14,7 @@ from whystuck.diagnose.algorithms.stacks.frames import make_places
 from whystuck.diagnose.context.ras_facts import find_laggards
 from whystuck.diagnose.logs.cases.ops.missing import make_missing
 from whystuck.diagnose.logs.cases.ops.parted import make_parted
-from whystuck.diagnose.logs.cases.parts import find_time, is_said
+from whystuck.diagnose.logs.cases.parts import WAITS, find_time, is_said, list_ranks
 from whystuck.diagnose.logs.story import PARTED, Case
 from whystuck.diagnose.logs.view import LogView
 from whystuck.evidence.finding import Confidence, Place
@@ -41,7 +41,7 @@ def make_left_behind(view: LogView) -> Iterator[Case]:
     fewer = _list_fewer(view)
     if not said and not fewer:
         return
-    for behind in _list_behind(view):
+    for behind in (*_list_behind(view), *_list_silent(view, fewer)):
         leavers = set(behind.ranks)
         # What all say is the normal end of a loop.
         is_said = leavers <= said.keys() and not said.keys() & set(behind.waiting)
@@ -59,7 +59,8 @@ def make_left_behind(view: LogView) -> Iterator[Case]:
         own += [fewer[rank] for rank in behind.ranks] if is_fewer else []
         yield Case(
             code=codes.LEFT_EARLY,
-            summary=f"{text}; {name_ranks(behind.waiting)} went on and wait for it"
+            summary=f"{text}; {name_ranks(behind.waiting)} went on and "
+            f"{'wait' if len(behind.waiting) > 1 else 'waits'} for it"
             if behind.waiting
             else text,
             tier=PARTED - 1,
@@ -82,6 +83,14 @@ def _list_behind(view: LogView) -> Iterator[_Behind]:
             yield _Behind(tuple(sorted(case.ranks)), tuple(case.victims), case.lines)
 
 
+def _list_silent(view: LogView, fewer: Collection[int]) -> Iterator[_Behind]:
+    """Yield the ranks with fewer batches, where all others of the job waited in vain."""
+    waits = [event for event in view.list_signatures(*WAITS) if is_said(event)]
+    waiting = list_ranks(waits)
+    if waiting and set(waiting) == view.ranks - set(fewer):
+        yield _Behind(tuple(sorted(fewer)), waiting, tuple(waits[:_MAX_LINES]))
+
+
 def _place(view: LogView, ranks: Sequence[int]) -> Iterator[Place]:
     """Yield where ranks are now, as far as their stacks are there."""
     last = {one.rank: one.main for one in view.evidence.stacks if not one.worker}
@@ -102,14 +111,28 @@ def _list_leavers(view: LogView) -> dict[int, LogEvent]:
 
 
 def _list_fewer(view: LogView) -> dict[int, LogEvent]:
-    """Return the few ranks that have fewer batches in the last epoch than all others have."""
-    last: dict[int, LogEvent] = {}
+    """Return the few ranks that have fewer batches in the last epoch than all others have.
+
+    How long loaders are is told apart from how many batches an epoch had: who is done with one
+    before the others alone has such a line of it.
+    """
+    tables: dict[tuple[str, str], dict[int, LogEvent]] = {}
+    epochs: dict[int, str] = {}
     for event in view.list_signatures("table.batches"):
         if event.rank >= 0:
-            last[event.rank] = event
-    if len({event.groups["epoch"] for event in last.values()}) > 1 or len(last) < _LEAST_RANKS:
+            epoch = event.groups["epoch"]
+            tables.setdefault((epoch, event.groups["loader"]), {})[event.rank] = event
+            epochs |= {event.rank: epoch} if epoch else {}
+    most = max(map(len, tables.values()), default=0)
+    whole = {key: table for key, table in tables.items() if len(table) == most}
+    if most < _LEAST_RANKS or len({*epochs.values()}) > 1:
         return {}
-    counts = {rank: int(event.groups["count"]) for rank, event in last.items()}
+    last = [table for (epoch, _), table in whole.items() if epoch == [*whole][-1][0]]
+    return next((few for table in reversed(last) if (few := _choose_fewer(table))), {})
+
+
+def _choose_fewer(table: dict[int, LogEvent]) -> dict[int, LogEvent]:
+    counts = {rank: int(event.groups["count"]) for rank, event in table.items()}
     most = max(counts.values())
-    few = {rank: last[rank] for rank, count in counts.items() if count < most}
-    return few if 2 * len(few) < len(last) or len(last) == _LEAST_RANKS else {}
+    few = {rank: table[rank] for rank, count in counts.items() if count < most}
+    return few if 2 * len(few) < len(table) or len(table) == _LEAST_RANKS else {}
