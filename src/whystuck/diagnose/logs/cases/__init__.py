@@ -53,6 +53,7 @@ from whystuck.diagnose.logs.cases.ops.recorder_told import make_recorder_told
 from whystuck.diagnose.logs.cases.ops.stacked_past import make_stacked_past
 from whystuck.diagnose.logs.cases.ops.told_halves import make_told_halves
 from whystuck.diagnose.logs.cases.ops.told_history import make_told_history
+from whystuck.diagnose.logs.cases.ops.told_splits import make_told_splits
 from whystuck.diagnose.logs.cases.ops.transfer_rings import make_transfer_rings
 from whystuck.diagnose.logs.cases.ops.uneven import make_left, make_pauses, make_uneven
 from whystuck.diagnose.logs.cases.ops.wrong_splits import make_wrong_splits
@@ -131,6 +132,7 @@ MAKERS: tuple[Maker, ...] = (
     make_left_out,
     make_left_behind,
     make_told_history,
+    make_told_splits,
     make_pipeline_notes,
     make_parted,
     make_past,
