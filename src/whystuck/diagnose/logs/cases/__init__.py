@@ -50,7 +50,7 @@ from whystuck.diagnose.logs.cases.ops.parted_sites import make_parted_sites
 from whystuck.diagnose.logs.cases.ops.past import make_past
 from whystuck.diagnose.logs.cases.ops.pipeline_notes import make_pipeline_notes
 from whystuck.diagnose.logs.cases.ops.recorder_told import make_recorder_told
-from whystuck.diagnose.logs.cases.ops.stacked_past import make_stacked_past
+from whystuck.diagnose.logs.cases.ops.stacked_past import make_recorded_past, make_stacked_past
 from whystuck.diagnose.logs.cases.ops.told_halves import make_told_halves
 from whystuck.diagnose.logs.cases.ops.told_history import make_told_history
 from whystuck.diagnose.logs.cases.ops.told_splits import make_told_splits
@@ -100,6 +100,7 @@ MAKERS: tuple[Maker, ...] = (
     make_reducer_errors,
     make_parted_sites,
     make_stacked_past,
+    make_recorded_past,
     make_mismatches,
     make_horovod_mismatch,
     make_wrong_splits,

@@ -59,6 +59,9 @@ def make_stacks(
                 known = _find_rank_of_pod(log, seen.node)
             if known == UNKNOWN_RANK and seen.is_worker:
                 known = owners.get(seen.parent, last)
+            if seen.is_rest:
+                known, *others = sorted(_list_rest(index)) or [UNKNOWN_RANK]
+                seen.others = frozenset(others)
             others = sorted(seen.others - {known}) if known != UNKNOWN_RANK else []
             for rank in [known, *others] if known != UNKNOWN_RANK else numbers.choose(seen):
                 key = rank, seen.pid * (rank not in others), seen.is_worker
@@ -71,6 +74,14 @@ def make_stacks(
                 if not seen.is_worker:
                     owners.setdefault(seen.pid, rank)
     return samples, nodes
+
+
+def _list_rest(index: LogIndex) -> set[int]:
+    """Return the ranks that write, or of which the number tells, and that no stack is told of."""
+    parts = [log.source.part for log in index.logs]
+    shown = {rank for one in parts for seen in one.stacks for rank in (seen.rank, *seen.others)}
+    told = {rank for one in parts for rank in one.facts.ranks} | set(range(index.world_size))
+    return told - shown - {UNKNOWN_RANK}
 
 
 def _find_saver(log: KnownLog, events: Sequence[LogEvent]) -> tuple[int, int]:
