@@ -43,6 +43,7 @@ from whystuck.diagnose.logs.cases.ops.departed import make_departed
 from whystuck.diagnose.logs.cases.ops.horovod import make_horovod_mismatch
 from whystuck.diagnose.logs.cases.ops.left_behind import make_left_behind
 from whystuck.diagnose.logs.cases.ops.left_out import make_left_out
+from whystuck.diagnose.logs.cases.ops.micro_batches import make_micro_batches
 from whystuck.diagnose.logs.cases.ops.mismatch import make_mismatches
 from whystuck.diagnose.logs.cases.ops.missing import make_missing
 from whystuck.diagnose.logs.cases.ops.parted import make_parted
@@ -135,6 +136,7 @@ MAKERS: tuple[Maker, ...] = (
     make_told_history,
     make_told_splits,
     make_pipeline_notes,
+    make_micro_batches,
     make_parted,
     make_past,
     make_departed,

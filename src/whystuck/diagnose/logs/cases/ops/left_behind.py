@@ -105,7 +105,7 @@ def _list_fewer(view: LogView) -> dict[int, LogEvent]:
     """Return the few ranks that have fewer batches in the last epoch than all others have."""
     last: dict[int, LogEvent] = {}
     for event in view.list_signatures("table.batches"):
-        if event.rank >= 0:
+        if event.rank >= 0 and not event.groups["kind"]:
             last[event.rank] = event
     if len({event.groups["epoch"] for event in last.values()}) > 1 or len(last) < _LEAST_RANKS:
         return {}
