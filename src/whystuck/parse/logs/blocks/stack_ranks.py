@@ -59,9 +59,7 @@ def make_stacks(
                 known = _find_rank_of_pod(log, seen.node)
             if known == UNKNOWN_RANK and seen.is_worker:
                 known = owners.get(seen.parent, last)
-            if seen.is_rest:
-                known, *others = sorted(_list_rest(index)) or [UNKNOWN_RANK]
-                seen.others = frozenset(others)
+            known = _find_rest(index, seen) if seen.is_rest else known
             others = sorted(seen.others - {known}) if known != UNKNOWN_RANK else []
             for rank in [known, *others] if known != UNKNOWN_RANK else numbers.choose(seen):
                 key = rank, seen.pid * (rank not in others), seen.is_worker
@@ -76,12 +74,17 @@ def make_stacks(
     return samples, nodes
 
 
-def _list_rest(index: LogIndex) -> set[int]:
-    """Return the ranks that write, or of which the number tells, and that no stack is told of."""
+def _find_rest(index: LogIndex, seen: StackSeen) -> int:
+    """Return the first of the ranks of which no other stack is told, and note the others.
+
+    They are those that write, or that are known as the number of ranks is.
+    """
     parts = [log.source.part for log in index.logs]
-    shown = {rank for one in parts for seen in one.stacks for rank in (seen.rank, *seen.others)}
+    shown = {rank for one in parts for own in one.stacks for rank in (own.rank, *own.others)}
     told = {rank for one in parts for rank in one.facts.ranks} | set(range(index.world_size))
-    return told - shown - {UNKNOWN_RANK}
+    first, *others = sorted(told - shown - {UNKNOWN_RANK}) or [UNKNOWN_RANK]
+    seen.others = frozenset(others)
+    return first
 
 
 def _find_saver(log: KnownLog, events: Sequence[LogEvent]) -> tuple[int, int]:
