@@ -21,7 +21,7 @@ SPLIT_MARKS = (
 _LIST = re.compile(
     r"(?<![a-z])(?P<way>in|input|send|out|output|recv|receive)"
     r"(?:[_ ]?(?:splits?(?:[_ ]?sizes)?|counts))?\s?[=:]?\s?(?:tensor\()?"
-    r"[\[(](?P<sizes>\d{1,12}(?:,? {0,8}\d{1,12}){1,1023})[\])]",
+    r"[\[(](?P<sizes>\d{1,12}(?:[, ] {0,8}\d{1,12}){1,1023})[\])]",
     re.IGNORECASE,
 )
 _GIVEN = {"in", "input", "send"}
