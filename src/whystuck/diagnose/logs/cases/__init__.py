@@ -43,6 +43,7 @@ from whystuck.diagnose.logs.cases.ops.departed import make_departed
 from whystuck.diagnose.logs.cases.ops.horovod import make_horovod_mismatch
 from whystuck.diagnose.logs.cases.ops.left_behind import make_left_behind
 from whystuck.diagnose.logs.cases.ops.left_out import make_left_out
+from whystuck.diagnose.logs.cases.ops.micro_batches import make_micro_batches
 from whystuck.diagnose.logs.cases.ops.mismatch import make_mismatches
 from whystuck.diagnose.logs.cases.ops.missing import make_missing
 from whystuck.diagnose.logs.cases.ops.parted import make_parted
@@ -50,9 +51,10 @@ from whystuck.diagnose.logs.cases.ops.parted_sites import make_parted_sites
 from whystuck.diagnose.logs.cases.ops.past import make_past
 from whystuck.diagnose.logs.cases.ops.pipeline_notes import make_pipeline_notes
 from whystuck.diagnose.logs.cases.ops.recorder_told import make_recorder_told
-from whystuck.diagnose.logs.cases.ops.stacked_past import make_stacked_past
+from whystuck.diagnose.logs.cases.ops.stacked_past import make_recorded_past, make_stacked_past
 from whystuck.diagnose.logs.cases.ops.told_halves import make_told_halves
 from whystuck.diagnose.logs.cases.ops.told_history import make_told_history
+from whystuck.diagnose.logs.cases.ops.told_splits import make_told_splits
 from whystuck.diagnose.logs.cases.ops.transfer_rings import make_transfer_rings
 from whystuck.diagnose.logs.cases.ops.uneven import make_left, make_pauses, make_uneven
 from whystuck.diagnose.logs.cases.ops.wrong_splits import make_wrong_splits
@@ -99,6 +101,7 @@ MAKERS: tuple[Maker, ...] = (
     make_reducer_errors,
     make_parted_sites,
     make_stacked_past,
+    make_recorded_past,
     make_mismatches,
     make_horovod_mismatch,
     make_wrong_splits,
@@ -131,7 +134,9 @@ MAKERS: tuple[Maker, ...] = (
     make_left_out,
     make_left_behind,
     make_told_history,
+    make_told_splits,
     make_pipeline_notes,
+    make_micro_batches,
     make_parted,
     make_past,
     make_departed,

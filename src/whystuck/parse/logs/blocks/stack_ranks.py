@@ -59,6 +59,7 @@ def make_stacks(
                 known = _find_rank_of_pod(log, seen.node)
             if known == UNKNOWN_RANK and seen.is_worker:
                 known = owners.get(seen.parent, last)
+            known = _find_rest(index, seen) if seen.is_rest else known
             others = sorted(seen.others - {known}) if known != UNKNOWN_RANK else []
             for rank in [known, *others] if known != UNKNOWN_RANK else numbers.choose(seen):
                 key = rank, seen.pid * (rank not in others), seen.is_worker
@@ -71,6 +72,19 @@ def make_stacks(
                 if not seen.is_worker:
                     owners.setdefault(seen.pid, rank)
     return samples, nodes
+
+
+def _find_rest(index: LogIndex, seen: StackSeen) -> int:
+    """Return the first of the ranks of which no other stack is told, and note the others.
+
+    They are those that write, or that are known as the number of ranks is.
+    """
+    parts = [log.source.part for log in index.logs]
+    shown = {rank for one in parts for own in one.stacks for rank in (own.rank, *own.others)}
+    told = {rank for one in parts for rank in one.facts.ranks} | set(range(index.world_size))
+    first, *others = sorted(told - shown - {UNKNOWN_RANK}) or [UNKNOWN_RANK]
+    seen.others = frozenset(others)
+    return first
 
 
 def _find_saver(log: KnownLog, events: Sequence[LogEvent]) -> tuple[int, int]:

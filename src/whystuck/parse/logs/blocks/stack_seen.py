@@ -28,6 +28,7 @@ class StackSeen:
         node: The host or pod that a summary names.
         alike: How many processes have these stacks.
         others: The ranks that somebody says have the same stacks.
+        is_rest: Whether it is of all ranks of which no other stack is shown.
         threads: The threads, each innermost frame first.
         source: What printed them.
     """
@@ -42,5 +43,6 @@ class StackSeen:
     node: str = ""
     alike: int = 1
     others: frozenset[int] = frozenset()
+    is_rest: bool = False
     threads: list[ThreadStack] = field(default_factory=list)
     source: str = "py-spy"

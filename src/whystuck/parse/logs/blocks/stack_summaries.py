@@ -28,6 +28,14 @@ _CHAIN = re.compile(
 )
 _ARROW = re.compile(r" (?P<inner><-{0,2}|<=|←)(?= )| (?P<outer>-{0,2}>|=>|→)(?= )")
 _PART = re.compile(r"^\s*(\S.{0,500}?)(?: \((.{1,1000}?)(?::(\d{1,9}))?\))?\s*$")
+_BARE = re.compile(r"^[\w.<>]{1,120} \([^()]{1,400}:\d{1,9}\) ?(?:<-|←)")
+# A frame with no arrow behind it: the rest of the line is about something else, or other ranks.
+_END = re.compile(r"(?<=\d)\) ?(?:\.{1,3}|…|[;,])? {0,4}(?=[A-Za-z])")
+_REST = re.compile(
+    r"^(?:and |while |but )?(?:all )?(?:of )?(?:the )?(?:others?|rest|everyone else)"
+    r"(?: \w{1,12}){0,3} ?[:=] ?(?P<chain>[\w.<>]{1,120} \(.+)$",
+    re.IGNORECASE,
+)
 _PLACE = re.compile(r"\b(?:pod|host|node|worker)[=:] ?([A-Za-z0-9][\w.-]{0,62})")
 _NOTE_RANK = re.compile(r"\brank[ =:]{0,2}(\d{1,7})\b", re.IGNORECASE)
 _ELIDED = {"...", "..", "…"}
@@ -37,8 +45,11 @@ def read_summary(text: str, line: LogLine, row: int) -> Iterator[StackSeen]:
     """Read a line that tells a whole stack."""
     if match := _SUMMARY.match(text):
         yield _read_many(match, line, row)
-    elif (" (" in text) and (match := _CHAIN.match(text[:4000])):
-        yield from _read_chain(match, line, row)
+    elif " (" in text:
+        if line.rank != UNKNOWN_RANK and _BARE.match(text):
+            text = f"rank {line.rank}: {text}"  # the name of a rank before it looks like a prefix
+        if match := _CHAIN.match(text[:4000]):
+            yield from _read_chain(match, line, row)
 
 
 def _read_many(match: re.Match[str], line: LogLine, row: int) -> StackSeen:
@@ -62,17 +73,10 @@ def _read_many(match: re.Match[str], line: LogLine, row: int) -> StackSeen:
 
 def _read_chain(match: re.Match[str], line: LogLine, row: int) -> Iterator[StackSeen]:
     """Read the calls of ranks that a line names; with one arrow, and a place in a file at least."""
-    chain = match["chain"]
-    arrows = list(_ARROW.finditer(chain))
-    inner = [one for one in arrows if one["inner"]]
-    if not arrows or len(inner) not in (0, len(arrows)):
-        return
-    ends = [0, *(one.end() for one in arrows)]
-    starts = [*(one.start() for one in arrows), len(chain)]
-    parts = [chain[begin:end] for begin, end in zip(ends, starts, strict=True)]
-    frames = _read_parts(parts if inner else parts[::-1])
+    chain, behind = _cut_chain(match["chain"])
+    frames = _read_calls(chain)
     ranks = read_rank_list(match["ranks"])
-    if not ranks or not any(frame.line for frame in frames):
+    if not ranks or not _ARROW.search(chain) or not any(frame.line for frame in frames):
         return
     yield StackSeen(
         row,
@@ -83,6 +87,32 @@ def _read_chain(match: re.Match[str], line: LogLine, row: int) -> Iterator[Stack
         threads=[_make_thread(frames)],
         source="summary",
     )
+    if other := _CHAIN.match(behind):
+        yield from _read_chain(other, line, row)
+    elif rest := _REST.match(behind):
+        chain, _ = _cut_chain(rest["chain"])
+        # One frame alone is mostly the line of a caller, which looks as if it were at work there.
+        if _ARROW.search(chain) and (frames := _read_calls(chain)):
+            threads = [_make_thread(frames)]
+            yield StackSeen(row, line, is_rest=True, threads=threads, source="summary")
+
+
+def _cut_chain(text: str) -> tuple[str, str]:
+    """Return the calls that a text begins with, and what stands behind them."""
+    end = _END.search(text)
+    return (text[: end.start() + 1], text[end.end() :]) if end else (text.rstrip(" ."), "")
+
+
+def _read_calls(chain: str) -> list[Frame]:
+    """Read the frames of a chain, the innermost first; none where arrows point both ways."""
+    arrows = list(_ARROW.finditer(chain))
+    inner = [one for one in arrows if one["inner"]]
+    if len(inner) not in (0, len(arrows)):
+        return []
+    ends = [0, *(one.end() for one in arrows)]
+    starts = [*(one.start() for one in arrows), len(chain)]
+    parts = [chain[begin:end] for begin, end in zip(ends, starts, strict=True)]
+    return _read_parts(parts if inner else parts[::-1])
 
 
 def _read_parts(parts: list[str]) -> list[Frame]:

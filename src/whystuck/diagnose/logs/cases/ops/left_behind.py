@@ -119,7 +119,7 @@ def _list_fewer(view: LogView) -> dict[int, LogEvent]:
     tables: dict[tuple[str, str], dict[int, LogEvent]] = {}
     epochs: dict[int, str] = {}
     for event in view.list_signatures("table.batches"):
-        if event.rank >= 0:
+        if event.rank >= 0 and not event.groups["kind"]:
             epoch = event.groups["epoch"]
             tables.setdefault((epoch, event.groups["loader"]), {})[event.rank] = event
             epochs |= {event.rank: epoch} if epoch else {}

@@ -1,13 +1,15 @@
 """H127 by stacks that somebody pasted with source: few ranks are past a call that most wait in.
 
 The source beside them tells that a condition leads past the call, and that none leads past what
-comes behind it. Who is past it in this step did not make it, as nobody gets out of it alone.
+comes behind it. Who is past it in this step did not make it, as nobody gets out of it alone. Where
+most are, their stacks tell, or torchfrtrace does, which names those who did not come.
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from whystuck.diagnose import codes
 from whystuck.diagnose.algorithms.source.blocks import parse_text
@@ -23,17 +25,22 @@ from whystuck.diagnose.algorithms.stacks.positions import (
     locate,
     may_wait_for_device,
 )
+from whystuck.diagnose.logs.cases.ops.left_behind import make_left_behind
+from whystuck.diagnose.logs.cases.parts import is_said
 from whystuck.diagnose.logs.story import PARTED, Case
 from whystuck.diagnose.logs.view import LogView
 from whystuck.evidence.finding import Citation, Confidence
 from whystuck.evidence.live import StackSample
+from whystuck.evidence.logs.lines import LogEvent
 from whystuck.evidence.ops.collectives import Frame
-from whystuck.evidence.ranks import name_ranks
+from whystuck.evidence.ranks import name_ranks, parse_ranks
 
 _LEAST = 3
 _MAX_CITES = 4
 # So far above a call the condition that leads past it may stand.
 _NEAR_LINES = 40
+# So far below what torchfrtrace says of a collective its stack stands.
+_NEAR_STACK = 16
 
 
 def make_stacked_past(view: LogView) -> Iterator[Case]:
@@ -57,17 +64,88 @@ def make_stacked_past(view: LogView) -> Iterator[Case]:
     sources = view.evidence.sources
     waits = all(_may_wait(mains[rank], sources) for rank in past)
     is_clear = waits and _asks_for_data(passed, sources)
+    yield _tell(past, sorted(inside), (passed, *site), mains, is_clear=is_clear)
+
+
+def make_recorded_past(view: LogView) -> Iterator[Case]:
+    """Make the case of ranks that torchfrtrace misses, and that wait past the call, by a condition.
+
+    Where a rank tells fewer batches than the others, it left the loop, and left out nothing.
+    """
+    told, frames = _read_recorded(view)
+    missing = parse_ranks(told.groups.get("ranks") or "") if told else frozenset[int]()
+    mains = _list_mains(view)
+    if not missing or not frames or not missing <= mains.keys() or [*make_left_behind(view)]:
+        return
+    sites = {select_user_frames(one.main.frames) for rank in missing if (one := mains[rank]).main}
+    site = sites.pop()
+    sources = view.evidence.sources
+    passed = _find_passed(site, _fit(frames, site), sources)
+    if sites or passed is None or not all(_is_in_call(mains[rank]) for rank in missing):
+        return
+    others = sorted(view.ranks - missing)
+    is_clear = _asks_for_data(passed, sources)
+    case = _tell(sorted(missing), others, (passed, *site), mains, is_clear=is_clear)
+    yield replace(case, lines=(told,)) if told else case
+
+
+def _read_recorded(view: LogView) -> tuple[LogEvent | None, list[Frame]]:
+    """Return what torchfrtrace says that one collective lacks, and the stack of that."""
+    told = [one for one in view.list_signatures("frtrace.missing") if is_said(one)]
+    lacking = {one.groups.get("ranks") for one in told}
+    frames: list[Frame] = []
+    for one in view.list_signatures("table.recorder_frame"):
+        begin = int(one.groups["stack"])
+        if told and one.artifact == told[0].artifact and 0 < begin - told[0].row <= _NEAR_STACK:
+            groups = one.groups
+            frames.append(Frame(groups["function"], groups["file"], int(groups["line"])))
+    return (told[0], frames) if len(lacking) == 1 else (None, [])
+
+
+def _fit(call: Sequence[Frame], site: Sequence[Frame]) -> tuple[Frame, ...]:
+    """Return a stack as another tool tells one: with its names of files, and no frame further out.
+
+    That tells shorter paths, and people leave out the outer frames.
+    """
+    names = {
+        frame.file: other.file
+        for frame in call
+        for other in site
+        if frame.file.endswith(f"/{other.file}")
+    }
+    own = [
+        Frame(one.function, names.get(one.file, one.file), one.line)
+        for one in select_user_frames(call)
+    ]
+    outer = site[-1] if site else None
+    ends = [
+        at
+        for at, one in enumerate(own)
+        if outer and (one.file, one.function) == (outer.file, outer.function)
+    ]
+    return tuple(own[: ends[-1] + 1] if ends else own)
+
+
+def _tell(
+    past: Sequence[int],
+    inside: Sequence[int],
+    site: tuple[Frame, ...],
+    mains: Mapping[int, StackSample],
+    *,
+    is_clear: bool,
+) -> Case:
+    """Tell of ranks at a site, of which the first frame is the call that they went past."""
     own = "its" if len(past) == 1 else "their"
-    ranks = [*past, *sorted(inside)]
-    yield Case(
+    ranks = [*past, *inside]
+    return Case(
         code=codes.SKIPPED_COLLECTIVE,
-        summary=f"{name_ranks(past)} went past the call in {describe_place(passed)}, by a "
-        f"condition of {own} own, and came to {describe_place(site[0])}; "
-        f"{name_ranks(sorted(inside))} wait in that call",
+        summary=f"{name_ranks(past)} went past the call in {describe_place(site[0])}, by a "
+        f"condition of {own} own, and came to {describe_place(site[1])}; "
+        f"{name_ranks(inside)} wait in that call",
         tier=PARTED - 1,
         ranks=tuple(past),
-        victims=tuple(sorted(inside)),
-        where=tuple(place for rank in past for place in make_places(rank, (passed, *site))),
+        victims=tuple(inside),
+        where=tuple(place for rank in past for place in make_places(rank, site)),
         # Who computes may as well be late: it is still in the step before. So may anybody be where
         # the condition is a setting, which all ranks have alike.
         confidence=Confidence.LIKELY if is_clear else Confidence.POSSIBLE,
@@ -75,6 +153,7 @@ def make_stacked_past(view: LogView) -> Iterator[Case]:
         cites=tuple(
             Citation(f"rank {rank} is here", mains[rank].artifact, mains[rank].row)
             for rank in ranks[:_MAX_CITES]
+            if rank in mains
         ),
         scope=frozenset(ranks),
     )
