@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.logs.test_told import first_of, say
 
-from whystuck.parse.logs.told_transfers import read_transfer
+from whystuck.parse.logs.blocks.transfer_notes import read_notes
 
 GAVE_UP = (
     "[rank{0}]:[E1105 19:22:41.338120177 ProcessGroupNCCL.cpp:607] [Rank {1}] Watchdog caught "
@@ -141,4 +141,5 @@ def test_lines_that_tell_of_no_transfer() -> None:
         "sending logs from 3",
         "received signal 15",
     ):
-        assert read_transfer(text) is None
+        states = {note["state"] for note in read_notes(text)}
+        assert not states & {"made", "over", "waiting"}

@@ -87,12 +87,11 @@ class Comm:
 
 @dataclass(slots=True)
 class CallSeen:
-    """A call of a collective, as NCCL prints it, or of a transfer, as a program does."""
+    """A call of a collective, as NCCL prints it."""
 
     row: int
     line: LogLine
     groups: dict[str, str]
-    name: str = "nccl.call"
 
 
 @dataclass(slots=True)
@@ -233,17 +232,13 @@ class LogFacts:
         if line.is_nccl and "opCount" in line.text and (match := _CALL.search(line.text)):
             call = CallSeen(row, line, match.groupdict())
             self._note_call((line.node, line.pid, match["comm"]), call)
-        if told.transfer is not None and not line.is_glog:
-            call = CallSeen(row, line, told.transfer, "told.transfer")
-            self._note_call((line.owner, line.rank, "transfer"), call)
         if told.is_progress and len(self.progress) < _MAX_KEPT:
-            rank = line.rank if line.rank != UNKNOWN_RANK else line.task
-            self.progress[rank] = row
+            self.progress[line.writer] = row
             self.pace.count_step(row, line.text)
             if told.is_finite:
-                self.losses[rank] = row
+                self.losses[line.writer] = row
             if line.stamp is not None:
-                self.progress_times[rank] = line.stamp
+                self.progress_times[line.writer] = line.stamp
                 self.pace.note_step(row, line.stamp)
         elif not told.is_progress:
             self.pace.note_line(row, line.text)

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field, replace
 from whystuck.diagnose import codes
 from whystuck.diagnose.algorithms.failures.causes import is_timeout
 from whystuck.diagnose.logs.cases.ops.stacked_receives import list_stacked_receives
+from whystuck.diagnose.logs.cases.ops.transfer_journals import MADE, Note, read_journals
 from whystuck.diagnose.logs.cases.parts import find_time
 from whystuck.diagnose.logs.story import PARTED, Case
 from whystuck.diagnose.logs.told_ops import list_told_groups
 from whystuck.diagnose.logs.view import LogView
 from whystuck.evidence.finding import Confidence
-from whystuck.evidence.logs.lines import LogEvent
 
 _MAX_LINES = 6
 _C10D = "distributed_c10d.py"
@@ -21,40 +21,24 @@ _MIRROR = {"recv": "send", "send": "recv"}
 _WORDS = {"send": "send micro-batch {} to", "recv": "post the receive of micro-batch {} from"}
 
 
-@dataclass(frozen=True)
-class _Note:
-    """What a rank says of one micro-batch; ``peer`` is -1 where it names nobody.
-
-    ``item`` is -1 where it says that a step is over.
-    """
-
-    rank: int
-    item: int
-    what: str
-    way: str
-    peer: int
-    state: str
-    event: LogEvent
-
-
 @dataclass
 class _Journal:
     """The notes of one rank in their order."""
 
-    notes: list[_Note] = field(default_factory=list)
+    notes: list[Note] = field(default_factory=list)
 
     def list_items(self, what: str, way: str, peer: int) -> list[int]:
         """List the micro-batches of the last round of transfers with a peer."""
         items: list[int] = []
         for note in self.notes:
-            if (note.what, note.way, note.peer, note.state) != (what, way, peer, "made"):
+            if (note.what, note.way, note.peer) != (what, way, peer) or note.state not in MADE:
                 continue
             if items and note.item <= items[-1]:
                 items = []  # the next step counts from the first one again
             items.append(note.item)
         return items
 
-    def find_waiting(self) -> _Note | None:
+    def find_waiting(self) -> Note | None:
         """Return the transfer that is waited for: the last note, where it says so."""
         last = self.notes[-1] if self.notes else None
         return last if last is not None and last.state == "waiting" else None
@@ -112,17 +96,11 @@ def make_pipeline_notes(view: LogView) -> Iterator[Case]:
 
 
 def _read_journals(view: LogView) -> dict[int, _Journal]:
-    """Return the notes of each rank; a stage counts as a rank where nothing else is told."""
-    events = list(view.list_signatures("table.transfer"))
-    stages = {int(event.groups["stage"]) for event in events if event.groups.get("stage")}
-    is_one_each = stages == set(range(len(stages))) and view.world_size in (0, len(stages))
-    journals: dict[int, _Journal] = {}
-    for event in sorted(events, key=lambda one: (one.artifact, one.row)):
-        rank = event.rank
-        if rank < 0 and is_one_each and event.groups.get("stage"):
-            rank = int(event.groups["stage"])
-        if rank >= 0:
-            journals.setdefault(rank, _Journal()).notes.append(_read_note(rank, event))
+    """Return what each rank notes of micro-batches; stages know their neighbours."""
+    journals = {
+        rank: _Journal([note for note in notes if note.item >= 0 or note.state == "done"])
+        for rank, notes in read_journals(view).items()
+    }
     if _are_neighbours(journals):
         for rank, journal in journals.items():
             journal.notes = [
@@ -147,7 +125,7 @@ def _find_neighbour(rank: int, what: str, way: str) -> int:
     return rank + (1 if (what == "act") == (way == "send") else -1)
 
 
-def _list_stacked(view: LogView, journals: dict[int, _Journal], noted: set[int]) -> Iterator[_Note]:
+def _list_stacked(view: LogView, journals: dict[int, _Journal], noted: set[int]) -> Iterator[Note]:
     """Yield what ranks wait for in the stack of each, as far as a comment or their notes tell it.
 
     Whatever does not say which micro-batch it is, is of the one behind the last that came.
@@ -165,23 +143,10 @@ def _list_stacked(view: LogView, journals: dict[int, _Journal], noted: set[int])
         item = came[-1] + 1 if one.item < 0 and came else one.item
         if item >= 0:
             event = journal.notes[-1].event
-            yield _Note(one.rank, item, what, "recv", peer, "waiting", event)
+            yield Note(one.rank, item, "", what, "recv", peer, "waiting", event)
 
 
-def _read_note(rank: int, event: LogEvent) -> _Note:
-    groups = event.groups
-    return _Note(
-        rank,
-        int(groups["item"] or -1),
-        groups["what"],
-        groups["way"],
-        int(groups["peer"] or -1),
-        groups["state"],
-        event,
-    )
-
-
-def _guess_waits(view: LogView, journals: dict[int, _Journal]) -> Iterator[_Note]:
+def _guess_waits(view: LogView, journals: dict[int, _Journal]) -> Iterator[Note]:
     """Yield what ranks wait for that timed out in a receive and do not note that they wait.
 
     That is the one behind the last which their peer sent, be it noted before or after.
@@ -189,11 +154,13 @@ def _guess_waits(view: LogView, journals: dict[int, _Journal]) -> Iterator[_Note
     for rank in _list_timed_out(view):
         journal = journals.get(rank)
         last = next((one for one in reversed(journal.notes if journal else []) if one.way), None)
-        if last is None or last.state != "made" or last.way != "recv" or last.peer not in journals:
+        if last is None or (last.state in MADE, last.way) != (True, "recv"):
+            continue
+        if last.peer not in journals:
             continue
         sent = journals[last.peer].list_items(last.what, "send", rank)
         if sent and sent[-1] <= last.item <= sent[-1] + 1:
-            yield _Note(rank, sent[-1] + 1, last.what, "recv", last.peer, "waiting", last.event)
+            yield Note(rank, sent[-1] + 1, "", last.what, "recv", last.peer, "waiting", last.event)
 
 
 def _list_timed_out(view: LogView) -> list[int]:
@@ -218,7 +185,7 @@ def _list_elsewhere(view: LogView) -> set[int]:
     return {rank for rank, op in told if op not in _MIRROR}
 
 
-def _is_past(journals: dict[int, _Journal], wait: _Note, *, is_stuck: bool) -> bool:
+def _is_past(journals: dict[int, _Journal], wait: Note, *, is_stuck: bool) -> bool:
     """Tell whether a peer had what is waited for, and went on without its half of the transfer.
 
     It has to note such halves, and to have made the one before. Where it waits for the same itself,
@@ -238,7 +205,7 @@ def _is_past(journals: dict[int, _Journal], wait: _Note, *, is_stuck: bool) -> b
     )
 
 
-def _had(notes: Sequence[_Note], wait: _Note, *, is_stuck: bool) -> bool:
+def _had(notes: Sequence[Note], wait: Note, *, is_stuck: bool) -> bool:
     """Tell whether a rank notes that it leaves a micro-batch out, or had it and does other things.
 
     Who only received the next one may still be at work on this one, and so may one that waits for
@@ -252,5 +219,5 @@ def _had(notes: Sequence[_Note], wait: _Note, *, is_stuck: bool) -> bool:
         is_other = is_stuck and note.state == "waiting" and note.what != wait.what
         if had and (note.state == "done" or is_other):
             return True
-        had |= is_it and note.state == "made" and note.way == "recv"
+        had |= is_it and note.state in MADE and note.way == "recv"
     return False

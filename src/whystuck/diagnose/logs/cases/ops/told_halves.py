@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from whystuck.diagnose import codes
 from whystuck.diagnose.algorithms.stacks.positions import is_transferring
+from whystuck.diagnose.logs.cases.ops.transfer_journals import MADE, Key, Note, read_journals
 from whystuck.diagnose.logs.cases.parts import WAITS, find_time, is_said
 from whystuck.diagnose.logs.story import PARTED, Case
 from whystuck.diagnose.logs.view import LogView
@@ -20,53 +21,28 @@ from whystuck.evidence.ranks import name_ranks
 
 _PAIR = 2
 _MAX_LINES = 6
-_MAX_TEXT = 60
 # What stands further apart in a log may have lines between that are not looked at.
 _NEAR_ROWS = 200
+_HALVES = MADE | {"waiting"}
 _TRANSFERS = {"SEND", "RECV", "COALESCED", ""}
-_Key = tuple[int, int, str, str]
-
-
-@dataclass(frozen=True)
-class _Half:
-    """One half of a transfer, which its rank prints."""
-
-    rank: int
-    peer: int
-    kind: str
-    what: str
-    item: str
-    is_done: bool
-    event: LogEvent
-
-    @property
-    def key(self) -> _Key:
-        """What both halves of one transfer have in common."""
-        ends = (self.rank, self.peer) if self.kind == "send" else (self.peer, self.rank)
-        return (*ends, self.what, self.item)
-
-    @property
-    def text(self) -> str:
-        """The line of the log."""
-        return self.event.text.strip()[:_MAX_TEXT]
 
 
 @dataclass
 class _Halves:
     """All halves that are printed, and what ranks wait in at the end."""
 
-    by_rank: dict[int, list[_Half]] = field(default_factory=dict)
+    by_rank: dict[int, list[Note]] = field(default_factory=dict)
 
     @property
-    def pending(self) -> dict[int, _Half]:
+    def pending(self) -> dict[int, Note]:
         """The half that each rank waits in."""
         last = {rank: halves[-1] for rank, halves in self.by_rank.items()}
-        return {rank: half for rank, half in last.items() if not half.is_done}
+        return {rank: half for rank, half in last.items() if half.state != "over"}
 
-    def list_posted(self, kind: str) -> set[_Key]:
+    def list_posted(self, kind: str) -> set[Key]:
         """Return the transfers of which one half was made."""
         found = (half for halves in self.by_rank.values() for half in halves)
-        return {half.key for half in found if half.kind == kind}
+        return {half.key for half in found if half.way == kind}
 
 
 def make_told_halves(view: LogView) -> Iterator[Case]:
@@ -98,120 +74,101 @@ def make_told_halves(view: LogView) -> Iterator[Case]:
 
 
 def _read_halves(view: LogView) -> _Halves:
-    """Read the halves in their order; stages of a pipeline are ranks as their lines tell it."""
-    events = {(one.artifact, one.row): one for one in view.list_signatures("told.transfer")}
-    seats: dict[int, set[int]] = {}
-    for event in events.values():
-        if event.rank >= 0 and event.groups["seat"]:
-            seats.setdefault(int(event.groups["seat"]), set()).add(event.rank)
-    is_same = all(ranks == {seat} for seat, ranks in seats.items())
-    found = _Halves()
-    for _, event in sorted(events.items()):
-        peer = int(event.groups["peer"])
-        peers = {peer} if is_same else seats.get(peer, set())
-        if event.rank < 0 or len(peers) != 1 or event.rank in peers:
-            continue
-        told = event.groups
-        half = _Half(
-            event.rank,
-            min(peers),
-            told["kind"],
-            told["what"],
-            told["item"],
-            bool(told["done"]),
-            event,
-        )
-        found.by_rank.setdefault(event.rank, []).append(half)
-    return found
+    """Read what ranks print of transfers whose peer they name."""
+    found = {
+        rank: [note for note in notes if note.peer >= 0 and note.state in _HALVES]
+        for rank, notes in read_journals(view).items()
+    }
+    return _Halves({rank: halves for rank, halves in found.items() if halves})
 
 
-def _list_missing(halves: _Halves) -> Iterator[_Half]:
+def _list_missing(halves: _Halves) -> Iterator[Note]:
     """Yield what ranks wait in whose other half is not printed, where such halves are.
 
     Both ends must have printed an earlier transfer alike: else they write of it in other words.
     """
     sends, receives = halves.list_posted("send"), halves.list_posted("recv")
     for half in halves.pending.values():
-        theirs = sends if half.kind == "recv" else receives
+        theirs = sends if half.way == "recv" else receives
         shared = {key[:3] for key in sends & receives}
         if half.key not in theirs and half.key[:3] in shared:
             yield half
 
 
-def _is_past(halves: _Halves, half: _Half) -> bool:
+def _is_past(halves: _Halves, half: Note) -> bool:
     """Tell whether the peer of a rank that waits is past the half that it was to make."""
     own = halves.by_rank.get(half.peer, [])
-    if not own or half.kind != "recv":
+    if not own or half.way != "recv":
         return False
     for place, one in enumerate(own[:-1]):
-        is_input = one.kind == "recv" and (one.what, one.item) == (half.what, half.item)
-        is_later = one.kind == "send" and one.key[:3] == half.key[:3] and _comes_later(one, half)
+        is_input = one.way == "recv" and (one.what, one.numbers) == (half.what, half.numbers)
+        is_later = one.way == "send" and one.key[:3] == half.key[:3] and _comes_later(one, half)
         if (is_input or is_later) and _is_elsewhere(own[place + 1 :], one):
             return True
     last = own[-1]
-    return last.kind == "send" and last.key[:3] == half.key[:3] and _comes_later(last, half)
+    return last.way == "send" and last.key[:3] == half.key[:3] and _comes_later(last, half)
 
 
-def _is_elsewhere(later: Sequence[_Half], one: _Half) -> bool:
+def _is_elsewhere(later: Sequence[Note], one: Note) -> bool:
     """Tell whether a rank went on to what comes behind a transfer, soon after it.
 
     To receive the next one of its kind may be begun before this one is sent on.
     """
     is_near = later[0].event.row - one.event.row <= _NEAR_ROWS
     return is_near and any(
-        two.what != one.what or (two.kind == "send" and _comes_later(two, one)) for two in later
+        two.what != one.what or (two.way == "send" and _comes_later(two, one)) for two in later
     )
 
 
-def _comes_later(one: _Half, other: _Half) -> bool:
+def _comes_later(one: Note, other: Note) -> bool:
     """Tell whether an item has a larger number than another one, all before it being the same."""
-    first, second = one.item.split(","), other.item.split(",")
+    first, second = one.numbers.split(","), other.numbers.split(",")
     return (
-        bool(one.item and other.item)
+        bool(one.numbers and other.numbers)
         and first[:-1] == second[:-1]
         and len(first) == len(second)
         and int(first[-1]) > int(second[-1])
     )
 
 
-def _find_ring(pending: Mapping[int, _Half]) -> list[_Half]:
+def _find_ring(pending: Mapping[int, Note]) -> list[Note]:
     """Return the halves of ranks that wait for each other in a ring, all of one kind."""
     for begin in sorted(pending):
         seen = [begin]
         while (peer := pending[seen[-1]].peer) in pending and peer not in seen:
             seen.append(peer)
         ring = [pending[rank] for rank in seen]
-        is_alike = len({(one.kind, one.what, one.item) for one in ring}) == 1
+        is_alike = len({(one.way, one.what, one.numbers) for one in ring}) == 1
         if pending[seen[-1]].peer == begin and len(ring) >= _PAIR and is_alike:
             return ring
     return []
 
 
-def _tell_left_out(halves: _Halves, half: _Half, waits: list[LogEvent]) -> Case:
+def _tell_left_out(halves: _Halves, half: Note, waits: list[LogEvent]) -> Case:
     """Tell of the rank that never made the half which another one waits for."""
-    rank, name = half.peer, "send" if half.kind == "recv" else "receive"
+    rank, name = half.peer, "send" if half.way == "recv" else "receive"
     last = halves.by_rank[rank][-1] if rank in halves.by_rank else None
-    now = f'; the last that it printed is "{last.text}"' if last is not None else ""
+    now = f'; the last that it printed is "{last.line}"' if last is not None else ""
     pending = halves.pending
     lines = [half.event, *(one.event for one in halves.by_rank.get(rank, [])[-2:])]
     lines += [one.event for one in pending.values()]
     return Case(
         code=codes.P2P_UNMATCHED,
         summary=f'rank {rank} never posted the {name} that rank {half.rank} waits for ("'
-        f'{half.text}"){now}',
+        f'{half.line}"){now}',
         tier=PARTED - 1,
         ranks=(rank,),
         victims=tuple(sorted({*pending, *(one.rank for one in waits)} - {rank, -1})),
         lines=_keep_first(lines, waits),
         time=find_time(waits),
         confidence=Confidence.LIKELY,
-        details={"pair": [half.rank, rank], "op": half.kind, "waiting_rank": half.rank},
+        details={"pair": [half.rank, rank], "op": half.way, "waiting_rank": half.rank},
     )
 
 
-def _tell_ring(ring: Sequence[_Half], waits: list[LogEvent]) -> Case:
+def _tell_ring(ring: Sequence[Note], waits: list[LogEvent]) -> Case:
     """Tell of ranks that all send first, or all receive first."""
-    ranks, kind = sorted(one.rank for one in ring), ring[0].kind
+    ranks, kind = sorted(one.rank for one in ring), ring[0].way
     who = "both wait" if len(ranks) == _PAIR else "all wait"
     return Case(
         code=codes.P2P_CYCLE,
