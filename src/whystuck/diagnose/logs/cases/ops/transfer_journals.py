@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 from whystuck.diagnose.logs.view import LogView
 from whystuck.evidence.logs.lines import LogEvent
 
-MADE = frozenset({"made", "over"})
-Key = tuple[int, int, str, str]
-_MAX_TEXT = 60
+_MADE = frozenset({"made", "over", "begun"})
 
 
 @dataclass(frozen=True)
 class Note:
     """What a rank says of one transfer; ``peer`` is -1 where it names nobody.
 
-    ``item`` is the micro-batch; it is -1 where none is told, as where a step is over. ``numbers``
-    are all that tell which transfer it is.
+    ``item`` is the micro-batch, or the last number that tells which transfer it is; -1 where none
+    does, as where a step is over.
     """
 
     rank: int
     item: int
-    numbers: str
     what: str
     way: str
     peer: int
@@ -30,18 +28,46 @@ class Note:
     event: LogEvent
 
     @property
-    def key(self) -> Key:
-        """What both halves of one transfer have in common; the last tells which one it is."""
-        ends = (self.rank, self.peer) if self.way == "send" else (self.peer, self.rank)
-        return (*ends, self.what, self.numbers)
+    def is_made(self) -> bool:
+        """Whether it was made, or at least begun."""
+        return self.state in _MADE
 
     @property
-    def line(self) -> str:
-        """The beginning of the line of the log."""
-        return self.event.text.strip()[:_MAX_TEXT]
+    def is_waiting(self) -> bool:
+        """Whether the rank waits in it, as far as it says."""
+        return self.state in {"waiting", "begun"}
 
 
-def read_journals(view: LogView) -> dict[int, list[Note]]:
+@dataclass
+class Journal:
+    """The notes of one rank in their order."""
+
+    notes: list[Note] = field(default_factory=list)
+
+    def list_items(self, what: str, way: str, peer: int) -> list[int]:
+        """List the items of the last round of transfers with a peer."""
+        items: list[int] = []
+        for note in self.notes:
+            key = note.what, note.way, note.peer
+            if key != (what, way, peer) or not note.is_made or note.item < 0:
+                continue
+            if items and note.item <= items[-1]:
+                items = []  # the next step counts from the first one again
+            items.append(note.item)
+        return items
+
+    def find_waiting(self) -> Note | None:
+        """Return the transfer that is waited for: the last note, where it says so."""
+        last = self.notes[-1] if self.notes else None
+        return last if last is not None and last.is_waiting and last.peer >= 0 else None
+
+    def open_last(self) -> None:
+        """Take the last transfer for one that is only begun, unless it is said to be over."""
+        if self.notes and self.notes[-1].state == "made":
+            self.notes[-1] = replace(self.notes[-1], state="begun")
+
+
+def read_journals(view: LogView) -> dict[int, Journal]:
     """Return the notes of each rank; a stage counts as a rank where nothing else is told."""
     events = list(view.list_signatures("table.transfer"))
     stages = {int(event.groups["stage"]) for event in events if event.groups["stage"]}
@@ -51,7 +77,7 @@ def read_journals(view: LogView) -> dict[int, list[Note]]:
         if event.rank >= 0 and event.groups["stage"]:
             seats.setdefault(int(event.groups["stage"]), set()).add(event.rank)
     is_same = all(ranks == {stage} for stage, ranks in seats.items())
-    journals: dict[int, list[Note]] = {}
+    journals: dict[int, Journal] = {}
     for event in sorted(events, key=lambda one: (one.artifact, one.row)):
         told = event.groups
         rank = (
@@ -61,15 +87,28 @@ def read_journals(view: LogView) -> dict[int, list[Note]]:
         peers = {peer} if is_same or peer < 0 else seats.get(peer, set())
         if rank < 0 or len(peers) != 1 or rank in peers:
             continue
-        note = Note(
-            rank,
-            int(told["item"] or -1),
-            told["numbers"],
-            told["what"],
-            told["way"],
-            min(peers),
-            told["state"],
-            event,
-        )
-        journals.setdefault(rank, []).append(note)
+        item = int(told["item"] or told["numbers"].rpartition(",")[2] or -1)
+        note = Note(rank, item, told["what"], told["way"], min(peers), told["state"], event)
+        journals.setdefault(rank, Journal()).notes.append(note)
+    if are_neighbours(journals):
+        for journal in journals.values():
+            journal.notes = [
+                replace(note, peer=find_neighbour(note.rank, note.what, note.way))
+                if note.way and note.peer < 0
+                else note
+                for note in journal.notes
+            ]
     return journals
+
+
+def are_neighbours(journals: Mapping[int, Journal]) -> bool:
+    """Tell whether all peers that are noted are neighbours: activations go on, gradients back."""
+    told = [note for one in journals.values() for note in one.notes if note.way and note.peer >= 0]
+    return bool(told) and all(
+        note.peer == find_neighbour(note.rank, note.what, note.way) for note in told
+    )
+
+
+def find_neighbour(rank: int, what: str, way: str) -> int:
+    """Return the stage that a stage sends to or receives from, where ranks count the stages."""
+    return rank + (1 if (what == "act") == (way == "send") else -1)
