@@ -9,14 +9,13 @@ from __future__ import annotations
 import re
 from collections import Counter, deque
 from dataclasses import dataclass, field
-from typing import TypeVar
 
 from whystuck.evidence.logs.lines import UNKNOWN_RANK
 from whystuck.evidence.ranks import MAX_RANK
 from whystuck.parse.logs.line_texts import ToldText, read_text
 from whystuck.parse.logs.lines import LogLine
 from whystuck.parse.logs.process_words import ENVIRON, EnvironLoop, is_row_of_ps
-from whystuck.parse.logs.said_places import PodRanks, SaidPlaces
+from whystuck.parse.logs.said_places import PodRanks, SaidPlaces, join_sets
 from whystuck.parse.logs.steady_steps import Pace
 from whystuck.parse.logs.times import Stamp, read_stamp
 
@@ -70,9 +69,6 @@ _COUNT = re.compile(r"\brestart_count=(\d{1,6})\b")
 _BOOTED = re.compile(r"setting system clock to (\S+)")
 _ENV_RANK = re.compile(r"(?:^|[\s'\"{,])RANK['\"]?[=:] ?['\"]?(\d{1,7})\b")
 _SAID_RANK = re.compile(r"^(?:I am |this is )?rank (\d{1,7}) (?:of|/) ?(\d{1,7})\b", re.IGNORECASE)
-
-
-_Key = TypeVar("_Key")
 
 
 @dataclass(slots=True)
@@ -290,11 +286,11 @@ class LogFacts:
         self.ranks += later.ranks
         self.tasks += later.tasks
         self.nodes += later.nodes
-        _join(self.rank_by_task, later.rank_by_task)
-        _join(self.rank_by_local, later.rank_by_local)
-        _join(self.rank_by_pid, later.rank_by_pid)
-        _join(self.rank_by_place, later.rank_by_place)
-        _join(self.rank_by_device, later.rank_by_device)
+        join_sets(self.rank_by_task, later.rank_by_task)
+        join_sets(self.rank_by_local, later.rank_by_local)
+        join_sets(self.rank_by_pid, later.rank_by_pid)
+        join_sets(self.rank_by_place, later.rank_by_place)
+        join_sets(self.rank_by_device, later.rank_by_device)
         for worker, rank in later.workers.items():
             self._note_worker(worker, rank)
         self.local_by_pid |= later.local_by_pid
@@ -382,9 +378,3 @@ class LogFacts:
         clock = read_stamp("iso", text)
         if clock is not None and stamp.lack == "boot":
             self.boot = Stamp(clock.ns - stamp.ns, clock.step_ns, is_zoned=True)
-
-
-def _join(kept: dict[_Key, set[int]], fresh: dict[_Key, set[int]]) -> None:
-    """Take ranks that another part tells of."""
-    for key, ranks in fresh.items():
-        kept.setdefault(key, set()).update(ranks)
