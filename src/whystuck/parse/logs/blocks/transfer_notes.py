@@ -14,15 +14,12 @@ from whystuck.evidence.ranks import MAX_RANK
 from whystuck.parse.logs.blocks.tabled import TabledSeen
 from whystuck.parse.logs.lines import LogLine
 
-_WHATS = ("act", "grad", "hidden", "fwd", "bwd", "forward", "backward", "mb", "micro", "chunk")
 NOTE_MARKS = (
     *(f"{begin}mb {digit}".encode() for begin in " (" for digit in range(10)),
     b" mb=", b" mb #", b"microbatch ", b"microbatch=", b"microbatch:", b"micro-batch ",
     b"micro-batch=", b"micro_batch ", b"micro_batch=", b"ubatch ", b"ubatch=",
-    *(f"{verb} {what}".encode() for verb in ("send", "sent", "recv", "eived") for what in _WHATS),
-    b"send to ", b"sent to ", b"sending to ", b"recv from ", b"eived from ", b"eiving from ",
-    *(f"{verb} {way}=".encode() for verb in ("send", "recv") for way in ("dst", "src", "peer")),
-    b"send -> ", b"recv <- ", b"send_forward", b"send_backward", b"recv_forward", b"recv_backward",
+    b"send ", b"sent ", b"sending ", b"recv ", b"eceive ", b"eceived ", b"eceiving ",
+    b"isend", b"irecv", b"send_forward", b"send_backward", b"recv_forward", b"recv_backward",
 )  # fmt: skip
 _ITEM = re.compile(
     r"\b(?:mb|micro[-_ ]?batch|ubatch|chunk)(?: id| idx| index)?[ =:#_]{0,2}(\d{1,6})\b",
