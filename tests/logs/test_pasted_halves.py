@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.logs.test_told import first_of, say
 
-from whystuck.parse.logs.told_transfers import read_transfer
+from whystuck.parse.logs.blocks.transfer_notes import read_notes
 
 GAVE_UP = (
     "[rank{0}]:[E1105 19:22:41.338120177 ProcessGroupNCCL.cpp:607] [Rank {1}] Watchdog caught "
@@ -59,7 +59,13 @@ def write_calls(row: Row) -> str:
     return f"rank{rank}: {kind}_{end} {way}={peer} (mb {item}){' done' * is_over}"
 
 
-FORMS = [write_dots, write_words, write_arrows, write_calls]
+def write_tags(row: Row) -> str:
+    rank, item, kind, what, peer, is_over = row
+    verb, way = ("receive", "from") if kind == "recv" else ("send", "to")
+    return f"rank{rank}: {verb} {what} tag {item} {way} rank {peer}{': finished' * is_over}"
+
+
+FORMS = [write_dots, write_words, write_arrows, write_calls, write_tags]
 
 
 def paste(rows: list[Row], form: int = 0, op: str = "RECV") -> list[str]:
@@ -141,4 +147,20 @@ def test_lines_that_tell_of_no_transfer() -> None:
         "sending logs from 3",
         "received signal 15",
     ):
-        assert read_transfer(text) is None
+        states = {note["state"] for note in read_notes(text)}
+        assert not states & {"made", "over", "waiting"}
+
+
+@pytest.mark.parametrize(
+    ("text", "peer", "way", "state"),
+    [
+        ("stage2 mb 5 recv from 1, send to 3", "3", "send", "made"),
+        ("sent mb 5 of rank 7 from 1 to 2", "2", "send", "over"),
+        ("rank 2 waiting for mb 7 from stage 1 (last received 6)", "1", "recv", "waiting"),
+        ("rank 2: never sent mb 7 to 3", "3", "send", "left out"),
+    ],
+)
+def test_peer_is_the_one_that_fits_the_verb(text: str, peer: str, way: str, state: str) -> None:
+    (note,) = read_notes(text)
+
+    assert (note["peer"], note["way"], note["state"]) == (peer, way, state)

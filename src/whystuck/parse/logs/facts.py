@@ -9,14 +9,13 @@ from __future__ import annotations
 import re
 from collections import Counter, deque
 from dataclasses import dataclass, field
-from typing import TypeVar
 
 from whystuck.evidence.logs.lines import UNKNOWN_RANK
 from whystuck.evidence.ranks import MAX_RANK
 from whystuck.parse.logs.line_texts import ToldText, read_text
 from whystuck.parse.logs.lines import LogLine
 from whystuck.parse.logs.process_words import ENVIRON, EnvironLoop, is_row_of_ps
-from whystuck.parse.logs.said_places import PodRanks, SaidPlaces
+from whystuck.parse.logs.said_places import PodRanks, SaidPlaces, join_sets
 from whystuck.parse.logs.steady_steps import Pace
 from whystuck.parse.logs.times import Stamp, read_stamp
 
@@ -72,9 +71,6 @@ _ENV_RANK = re.compile(r"(?:^|[\s'\"{,])RANK['\"]?[=:] ?['\"]?(\d{1,7})\b")
 _SAID_RANK = re.compile(r"^(?:I am |this is )?rank (\d{1,7}) (?:of|/) ?(\d{1,7})\b", re.IGNORECASE)
 
 
-_Key = TypeVar("_Key")
-
-
 @dataclass(slots=True)
 class Comm:
     """A process as NCCL names it when a communicator is made."""
@@ -87,12 +83,11 @@ class Comm:
 
 @dataclass(slots=True)
 class CallSeen:
-    """A call of a collective, as NCCL prints it, or of a transfer, as a program does."""
+    """A call of a collective, as NCCL prints it."""
 
     row: int
     line: LogLine
     groups: dict[str, str]
-    name: str = "nccl.call"
 
 
 @dataclass(slots=True)
@@ -233,17 +228,13 @@ class LogFacts:
         if line.is_nccl and "opCount" in line.text and (match := _CALL.search(line.text)):
             call = CallSeen(row, line, match.groupdict())
             self._note_call((line.node, line.pid, match["comm"]), call)
-        if told.transfer is not None and not line.is_glog:
-            call = CallSeen(row, line, told.transfer, "told.transfer")
-            self._note_call((line.owner, line.rank, "transfer"), call)
         if told.is_progress and len(self.progress) < _MAX_KEPT:
-            rank = line.rank if line.rank != UNKNOWN_RANK else line.task
-            self.progress[rank] = row
+            self.progress[line.writer] = row
             self.pace.count_step(row, line.text)
             if told.is_finite:
-                self.losses[rank] = row
+                self.losses[line.writer] = row
             if line.stamp is not None:
-                self.progress_times[rank] = line.stamp
+                self.progress_times[line.writer] = line.stamp
                 self.pace.note_step(row, line.stamp)
         elif not told.is_progress:
             self.pace.note_line(row, line.text)
@@ -295,11 +286,11 @@ class LogFacts:
         self.ranks += later.ranks
         self.tasks += later.tasks
         self.nodes += later.nodes
-        _join(self.rank_by_task, later.rank_by_task)
-        _join(self.rank_by_local, later.rank_by_local)
-        _join(self.rank_by_pid, later.rank_by_pid)
-        _join(self.rank_by_place, later.rank_by_place)
-        _join(self.rank_by_device, later.rank_by_device)
+        join_sets(self.rank_by_task, later.rank_by_task)
+        join_sets(self.rank_by_local, later.rank_by_local)
+        join_sets(self.rank_by_pid, later.rank_by_pid)
+        join_sets(self.rank_by_place, later.rank_by_place)
+        join_sets(self.rank_by_device, later.rank_by_device)
         for worker, rank in later.workers.items():
             self._note_worker(worker, rank)
         self.local_by_pid |= later.local_by_pid
@@ -387,9 +378,3 @@ class LogFacts:
         clock = read_stamp("iso", text)
         if clock is not None and stamp.lack == "boot":
             self.boot = Stamp(clock.ns - stamp.ns, clock.step_ns, is_zoned=True)
-
-
-def _join(kept: dict[_Key, set[int]], fresh: dict[_Key, set[int]]) -> None:
-    """Take ranks that another part tells of."""
-    for key, ranks in fresh.items():
-        kept.setdefault(key, set()).update(ranks)

@@ -10,7 +10,6 @@ from whystuck.parse.logs.line_kinds import name_kind
 from whystuck.parse.logs.process_words import list_rank_pids, tells_of_processes
 from whystuck.parse.logs.said_groups import list_groups
 from whystuck.parse.logs.said_places import SaidText, read_said
-from whystuck.parse.logs.told_transfers import may_transfer, read_transfer
 
 _WORLD = re.compile(
     r"\b(?:WORLD_SIZE|world[_ ]size)['\"]?\s?[=: ]\s?['\"]?(\d{1,7})\b", re.IGNORECASE
@@ -42,7 +41,6 @@ class ToldText(NamedTuple):
     rank_pids: tuple[tuple[int, int, bool], ...]
     said: SaidText
     groups: tuple[tuple[str, frozenset[int]], ...] = ()
-    transfer: dict[str, str] | None = None
 
 
 # The logs of ranks hold much the same lines, and the head and the tail of a short log are one.
@@ -64,7 +62,6 @@ def read_text(text: str, is_kernel: bool, is_agent: bool) -> ToldText:  # noqa: 
         tuple(list_rank_pids(text)) if tells_of_processes(small) else (),
         read_said(text, small),
         tuple(list_groups(text)) if _may_list(text) else (),
-        read_transfer(text) if may_transfer(small) else None,
     )
 
 

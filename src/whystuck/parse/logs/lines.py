@@ -89,6 +89,11 @@ class LogLine:
     is_previous: bool = False
     device: int = -1
 
+    @property
+    def writer(self) -> int:
+        """The rank that a prefix names, or else the number that a launcher puts there."""
+        return self.rank if self.rank != UNKNOWN_RANK else self.task
+
 
 def parse_line(data: bytes, labels: frozenset[str] = frozenset()) -> LogLine:
     """Read a line.
@@ -211,18 +216,12 @@ def _take_served(line: LogLine, match: re.Match[str]) -> None:
     line.owner += f"TP{line.task}"
 
 
-def _take_journal(line: LogLine, match: re.Match[str]) -> None:
-    _note_time(line, "iso", match["journal_at"])
-    line.node = match["journal_host"]
-    line.is_kernel = " kernel:" in match["journal"]
-    line.pid = int(match["journal_pid"] or 0)
-
-
-def _take_syslog(line: LogLine, match: re.Match[str]) -> None:
-    _note_time(line, "syslog", match["syslog_at"])
-    line.node = match["syslog_host"]
-    line.is_kernel = " kernel:" in match["syslog"]
-    line.pid = int(match["syslog_pid"] or 0)
+def _take_system(line: LogLine, match: re.Match[str]) -> None:
+    form = str(match.lastgroup)
+    _note_time(line, "iso" if form == "journal" else form, match[f"{form}_at"])
+    line.node = match[f"{form}_host"]
+    line.is_kernel = " kernel:" in match[form]
+    line.pid = int(match[f"{form}_pid"] or 0)
 
 
 def _take_console(line: LogLine, match: re.Match[str]) -> None:
@@ -366,10 +365,10 @@ _TAKERS = {
     "found": _take_found,
     "captured": _take_captured,
     "cri": _take_time,
-    "journal": _take_journal,
+    "journal": _take_system,
     "served": _take_served,
     "iso": _take_time,
-    "syslog": _take_syslog,
+    "syslog": _take_system,
     "ctime": _take_ctime,
     "fabric": _take_time,
     "slashed": _take_time,

@@ -90,19 +90,18 @@ def _runs_again(log: KnownLog, row: int) -> bool:
 
 def _is_over(log: KnownLog, seen: EventSeen, signature: Signature) -> bool:
     """Tell whether later lines contradict one: the loss is a number again, the rank runs."""
-    writer = seen.line.rank if seen.line.rank != UNKNOWN_RANK else seen.line.task
     facts = log.source.part.facts
     if signature.kind == _NUMERIC:
         if any(trace.row < seen.row <= trace.last_row for trace in log.source.part.traces):
             return False  # it was raised: what is shown below it is older, or of another run
-        return facts.losses.get(writer, 0) > seen.row
+        return facts.losses.get(seen.line.writer, 0) > seen.row
     if signature.id in _WARNS:
         texts = (seen.groups.get(name) or "" for name in _WARNS[signature.id])
         return _all_go_on(log, {rank for text in texts for rank in parse_ranks(text)}, seen.row)
     if signature.kind != _DEPARTURE and signature.id != _STILL:
         return False
     named = seen.groups.get("who") or ""
-    writer = int(named[:7]) if named.isdecimal() else writer
+    writer = int(named[:7]) if named.isdecimal() else seen.line.writer
     return facts.progress.get(writer, 0) > seen.row
 
 
@@ -134,7 +133,7 @@ def _all_survive(log: KnownLog, row: int) -> bool:
 def _survives(log: KnownLog, seen: EventSeen) -> bool:
     """Tell whether who wrote a line went on, and no traceback or end of it is in the log."""
     line, part = seen.line, log.source.part
-    writer = line.rank if line.rank != UNKNOWN_RANK else line.task
+    writer = line.writer
     if writer == UNKNOWN_RANK and log.kind != "rank":
         return not _RAISED.match(line.text) and _all_survive(log, seen.row)
     if part.facts.progress.get(writer, 0) <= seen.row:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from whystuck.evidence.logs.lines import UNKNOWN_RANK
 from whystuck.evidence.ranks import MAX_RANK
 from whystuck.parse.logs.host_rank_lines import find_seat
 
+_Key = TypeVar("_Key")
+_Value = TypeVar("_Value")
 # A host has no more ranks than this; what is longer is no host.
 _MOST_ON_HOST = 64
 _MOST_HOSTS = 1024
@@ -297,14 +299,10 @@ class SaidPlaces:
         self.host_ranks |= later.host_ranks
         self.order = self.order if later.order is None else later.order
         self.worker_shifts |= later.worker_shifts
-        for bus, ranks in later.rank_by_bus.items():
-            self.rank_by_bus.setdefault(bus, set()).update(ranks)
-        for host, ranks in later.seats.items():
-            self.seats.setdefault(host, set()).update(ranks)
-        for pod, ranks in later.rank_by_pod.items():
-            self.rank_by_pod.setdefault(pod, set()).update(ranks)
-        for name, groups in later.groups.items():
-            self.groups.setdefault(name, set()).update(groups)
+        join_sets(self.rank_by_bus, later.rank_by_bus)
+        join_sets(self.seats, later.seats)
+        join_sets(self.rank_by_pod, later.rank_by_pod)
+        join_sets(self.groups, later.groups)
 
     def find_shift(self) -> int | None:
         """Return by how much ranks are above the numbers of workers' pods, where one is said."""
@@ -314,6 +312,12 @@ class SaidPlaces:
         """Return the bus id of the device of each rank of which one is said."""
         sole = {bus: min(ranks) for bus, ranks in self.rank_by_bus.items() if len(ranks) == 1}
         return {rank: bus for bus, rank in sole.items()}
+
+
+def join_sets(kept: dict[_Key, set[_Value]], fresh: Mapping[_Key, set[_Value]]) -> None:
+    """Take what another part tells of the same things."""
+    for key, values in fresh.items():
+        kept.setdefault(key, set()).update(values)
 
 
 class PodRanks:

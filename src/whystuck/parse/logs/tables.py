@@ -180,7 +180,7 @@ def _make_calls(index: LogIndex, log: KnownLog) -> Iterator[LogEvent]:
     """Yield the calls that NCCL prints, and rows of tables: no signature looks for them."""
     part = log.source.part
     calls: list[tuple[str, CallSeen | TabledSeen]] = [
-        (one.name, one) for calls in part.facts.calls.values() for one in calls
+        ("nccl.call", one) for calls in part.facts.calls.values() for one in calls
     ]
     for name, seen in (*calls, *((one.name, one) for one in part.tabled)):
         owner = index.find_owner(log, seen.line, seen.row, seen.line.stamp)

@@ -49,12 +49,11 @@ from whystuck.diagnose.logs.cases.ops.missing import make_missing
 from whystuck.diagnose.logs.cases.ops.parted import make_parted
 from whystuck.diagnose.logs.cases.ops.parted_sites import make_parted_sites
 from whystuck.diagnose.logs.cases.ops.past import make_past
-from whystuck.diagnose.logs.cases.ops.pipeline_notes import make_pipeline_notes
 from whystuck.diagnose.logs.cases.ops.recorder_told import make_recorder_told
 from whystuck.diagnose.logs.cases.ops.stacked_past import make_recorded_past, make_stacked_past
-from whystuck.diagnose.logs.cases.ops.told_halves import make_told_halves
 from whystuck.diagnose.logs.cases.ops.told_history import make_told_history
 from whystuck.diagnose.logs.cases.ops.told_splits import make_told_splits
+from whystuck.diagnose.logs.cases.ops.told_transfers import make_told_transfers
 from whystuck.diagnose.logs.cases.ops.transfer_rings import make_transfer_rings
 from whystuck.diagnose.logs.cases.ops.uneven import make_left, make_pauses, make_uneven
 from whystuck.diagnose.logs.cases.ops.wrong_splits import make_wrong_splits
@@ -135,13 +134,12 @@ MAKERS: tuple[Maker, ...] = (
     make_left_behind,
     make_told_history,
     make_told_splits,
-    make_pipeline_notes,
+    make_told_transfers,
     make_micro_batches,
     make_parted,
     make_past,
     make_departed,
     make_counted_calls,
-    make_told_halves,
     make_not_ended,
     make_gil_held,
     make_link_speeds,

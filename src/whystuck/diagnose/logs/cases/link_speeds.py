@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from whystuck.diagnose import codes
 from whystuck.diagnose.logs.cases.parts import find_time
@@ -17,6 +18,17 @@ _MAX_LINES = 6
 _TIER = WAIT + 1
 # Ethernet of the next lower standard has less than half of the speed.
 _MIN_RATIO = 2.0
+# Of a link that hosts tell of, which no op of a rank showed.
+SPEED_DETAILS: Mapping[str, Any] = {
+    "kind": "speed",
+    "pair": [],
+    "from": -1,
+    "to": -1,
+    "ends": [],
+    "direction": "",
+    "interface": "",
+    "step": -1,
+}
 
 
 def make_link_speeds(view: LogView) -> Iterator[Case]:
@@ -45,16 +57,7 @@ def make_link_speeds(view: LogView) -> Iterator[Case]:
         lines=(*events, *rest)[:_MAX_LINES],
         time=find_time(events),
         confidence=Confidence.LIKELY,
-        details={
-            "kind": "speed",
-            "pair": [],
-            "from": -1,
-            "to": -1,
-            "ends": [],
-            "direction": "",
-            "interface": _find_interface(view, slow),
-            "step": -1,
-        },
+        details={**SPEED_DETAILS, "interface": _find_interface(view, slow)},
         remedies=(
             "ethtool NAME   # what both ends advertise; then change the cable or the port",
             "iperf3 -c HOST   # between each pair of hosts: which ones are slow",

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from whystuck.evidence.logs.lines import UNKNOWN_RANK
 from whystuck.evidence.ranks import MAX_RANK
 from whystuck.parse.logs.blocks.tabled import MAX_STRANGERS, TabledSeen
 from whystuck.parse.logs.lines import LogLine
@@ -172,9 +171,8 @@ class CountReader:
 
 def _read_own(line: LogLine) -> tuple[int, int] | None:
     """Return the rank that wrote a line, and the count that it tells of itself."""
-    rank = next((one for one in (line.rank, line.task) if one != UNKNOWN_RANK), -1)
-    match = _OWN.search(line.text) if 0 <= rank <= MAX_RANK else None
-    return (rank, int(match[1])) if match else None
+    match = _OWN.search(line.text) if 0 <= line.writer <= MAX_RANK else None
+    return (line.writer, int(match[1])) if match else None
 
 
 def _read_columns(text: str) -> list[str]:
@@ -195,6 +193,5 @@ def _read_counts(line: LogLine, *, is_head: bool) -> list[tuple[int, int]]:
         return cells
     if (found := _LIST.search(line.text)) and (not is_head or _IN_ORDER.search(line.text)):
         return list(enumerate(map(int, re.findall(r"\d+", found[1]))))
-    rank = next((one for one in (line.rank, line.task) if one != UNKNOWN_RANK), -1)
-    bare = _BARE.match(line.text) if rank >= 0 and not is_head else None
-    return [(rank, int(bare[1]))] if bare else []
+    bare = _BARE.match(line.text) if line.writer >= 0 and not is_head else None
+    return [(line.writer, int(bare[1]))] if bare else []

@@ -11,7 +11,6 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
-from whystuck.evidence.logs.lines import UNKNOWN_RANK
 from whystuck.evidence.ranks import MAX_RANK
 from whystuck.parse.logs.blocks.tabled import MAX_STRANGERS, TabledSeen
 from whystuck.parse.logs.lines import LogLine
@@ -72,12 +71,12 @@ class TimeReader:
                 yield replace(one, groups=one.groups | {"host": host[1]}) if host else one
 
     def _read_time(self, line: LogLine, row: int) -> Iterator[TabledSeen]:
-        told, text = (line.rank, line.task), line.text
+        text = line.text
         if match := _RANK_ROW.match(text):
             rank, value = int(match[1]), match[2]
         elif match := _NUMBER.match(text):
             # `rank 11: ` is taken for a prefix where the blanks before it were cut off.
-            rank, value = next((one for one in told if one != UNKNOWN_RANK), -1), match[1]
+            rank, value = line.writer, match[1]
         elif match := _PHASE.match(text):
             self._phase, self._strangers = match[1], 0
             return

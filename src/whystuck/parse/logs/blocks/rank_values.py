@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from whystuck.evidence.logs.lines import UNKNOWN_RANK
 from whystuck.evidence.ranks import MAX_RANK
 from whystuck.parse.logs.blocks.column_names import tells_sums
 from whystuck.parse.logs.blocks.tabled import MAX_STRANGERS, TabledSeen
@@ -102,7 +101,7 @@ def _read_row(line: LogLine) -> dict[str, str] | None:
     if match := _ROW.match(line.text):
         rank, value = int(match[1]), match[2]
     elif match := _BARE.match(line.text):
-        rank = next((one for one in (line.rank, line.task) if one != UNKNOWN_RANK), -1)
+        rank = line.writer
         value = match[1]
     else:
         return None

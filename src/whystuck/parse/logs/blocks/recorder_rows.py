@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from whystuck.evidence.logs.lines import UNKNOWN_RANK
 from whystuck.evidence.ranks import MAX_RANK
 from whystuck.parse.logs.blocks.tabled import MAX_STRANGERS, TabledSeen
 from whystuck.parse.logs.lines import LogLine
@@ -90,7 +89,7 @@ class RecorderReader:
     def _read_entry(self, line: LogLine, row: int) -> Iterator[TabledSeen]:
         cells = _split(line.text, self._mark)
         # A number before a bar is taken for a prefix.
-        told = next((one for one in (line.rank, line.task) if one != UNKNOWN_RANK), -1)
+        told = line.writer
         if len(cells) == len(self._columns) - 1 and told >= 0 and self._columns[0] == "own":
             cells = [str(told), *cells]
         groups = dict(zip(self._columns, cells, strict=False))

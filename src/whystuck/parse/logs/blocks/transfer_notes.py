@@ -1,7 +1,8 @@
-"""What ranks of a pipeline note of each micro-batch: that they sent it, received it or wait for it.
+"""What ranks note of sends and receives: that they made one, wait in it, or left it out.
 
-A line has one note or several between bars. Programs name the micro-batch, the peer by an arrow or
-a word, and often what is sent; some print a note before the transfer and `ok` behind it.
+A line has one note or several between bars: `stage3 mb=7 recv act from 2 ... ok`. Programs name
+the micro-batch, the peer by an arrow or a word, and often what is sent; some print a note before
+the transfer and `ok` behind it.
 """
 
 from __future__ import annotations
@@ -13,30 +14,39 @@ from whystuck.evidence.ranks import MAX_RANK
 from whystuck.parse.logs.blocks.tabled import TabledSeen
 from whystuck.parse.logs.lines import LogLine
 
-_WHATS = ("act", "grad", "hidden", "fwd", "bwd", "mb", "micro", "chunk")
 NOTE_MARKS = (
-    *(f" mb {digit}".encode() for digit in range(10)),
+    *(f"{begin}mb {digit}".encode() for begin in " (" for digit in range(10)),
     b" mb=", b" mb #", b"microbatch ", b"microbatch=", b"microbatch:", b"micro-batch ",
     b"micro-batch=", b"micro_batch ", b"micro_batch=", b"ubatch ", b"ubatch=",
-    *(f"{verb} {what}".encode() for verb in ("send", "sent", "recv", "eived") for what in _WHATS),
+    b"send ", b"sent ", b"sending ", b"recv ", b"eceive ", b"eceived ", b"eceiving ",
+    b"isend", b"irecv", b"send_forward", b"send_backward", b"recv_forward", b"recv_backward",
 )  # fmt: skip
 _ITEM = re.compile(
     r"\b(?:mb|micro[-_ ]?batch|ubatch|chunk)(?: id| idx| index)?[ =:#_]{0,2}(\d{1,6})\b",
     re.IGNORECASE,
 )
+# All numbers that tell which transfer it is, in the words of programs.
+_NUMBER = re.compile(
+    r"\b(?:mb|micro[ _-]?batch|ubatch|chunk|batch|item|step|iter|it|tag|seq|m|b|i)"
+    r"[ =:#_]{0,2}(?P<number>\d{1,9})\b|(?<![\w.=])(?P<bare>\d{1,9})(?![\w.])",
+    re.IGNORECASE,
+)
 _VERB = re.compile(
-    r"\b(?P<send>i?send(?:s|ing)?|sent)\b|\b(?P<recv>i?recv(?:s|d)?|receiv(?:es?|ed|ing)|got)\b"
+    r"\b(?P<send>i?send(?:s|ing)?|(?P<sent>sent))(?![a-z0-9])"
+    r"|\b(?P<recv>i?recvs?|receiv(?:es?|ing)|got|(?P<came>i?recvd|received))(?![a-z0-9])"
     r"|\b(?P<wait>waits?|waiting|blocked)\b",
     re.IGNORECASE,
 )
 _PEER = re.compile(
-    r"(?P<way>->|<-|→|←|=>|<=|\bto\b|\bfrom\b|\b(?:dst|dest|src|source|peer)\s?=)\s?"
-    r"(?:rank|stage|r|s)?[ _=#:]{0,2}(?P<peer>\d{1,6})\b",
+    r"(?P<way><-|<=|←|->|=>|→|\b(?:from|src|source|to|dst|dest|peer)\b)[ =:]{0,2}"
+    r"(?:(?:(?:pp|global)[ _]?)?(?:rank|stage|peer)|r|s)?[ _=#:]{0,2}(?P<peer>\d{1,7})(?![\w.])",
     re.IGNORECASE,
 )
 _FROM = frozenset({"<-", "←", "<=", "from", "src", "source"})
-_BACKWARD = re.compile(r"\b(?:d?grads?|gradients?|bwd|backward)\b", re.IGNORECASE)
-_OVER = re.compile(r"[.…:=-]\s{0,4}(?:ok|done|complete[d]?|finished|✓)\W{0,4}$", re.IGNORECASE)
+_BACKWARD = re.compile(r"(?<![a-z])(?:d?grads?|gradients?|bwd?|backward)(?![a-z])", re.IGNORECASE)
+_OVER = re.compile(
+    r"\b(?:ok|done|completed?|finished|success|received|sent|arrived|returned)\b|✓", re.IGNORECASE
+)
 _OPEN = re.compile(r"(?:\.\.|…)\s{0,8}$")
 # A micro-batch that is told to go no further.
 _LEFT_OUT = re.compile(
@@ -45,8 +55,11 @@ _LEFT_OUT = re.compile(
     r"|drop(?:s|ped|ping)?|discard(?:s|ed|ing)?|ignor(?:es?|ed|ing)|no (?:send|forward))\b",
     re.IGNORECASE,
 )
+_NOT = re.compile(r"\b(?:not|never|no|fail\w*|error|will|would|should)\b", re.IGNORECASE)
+# Who makes it, at the start of the line: a stage of a pipeline, or a rank.
 _OWN = re.compile(
-    r"^[\W_]{0,4}(?P<kind>rank|stage|r|pp)[ _=#:]{0,2}(?P<own>\d{1,6})\b", re.IGNORECASE
+    r"^[\W_]{0,4}(?P<kind>stage|pp[ _]?rank|pp|rank|r)[ _=#:]{0,2}(?P<own>\d{1,6})\b",
+    re.IGNORECASE,
 )
 # Notes in one line, and what a rank does now, behind them: `mb 5 sent  mb 6 sent  -> waiting`.
 _BETWEEN = re.compile(
@@ -68,36 +81,67 @@ class TransferReader:
 
     def read(self, line: LogLine, row: int, *, is_mark: bool) -> Iterator[TabledSeen]:
         """Take a line; yield its notes."""
-        if not is_mark or _ITEM.search(line.text) is None:
-            return
-        own = _OWN.match(line.text)
-        told = {"own": "", "stage": ""}
-        if own is not None and int(own["own"]) <= MAX_RANK:
-            told["own" if own["kind"].lower() in {"rank", "r"} else "stage"] = own["own"]
-        for text in _BETWEEN.split(line.text)[:_MAX_NOTES]:
-            if groups := _read_note(text):
-                yield TabledSeen("table.transfer", row, line, {**told, **groups})
+        if is_mark and not line.is_glog:
+            for groups in read_notes(line.text):
+                yield TabledSeen("table.transfer", row, line, groups)
+
+
+def read_notes(text: str) -> Iterator[dict[str, str]]:
+    """Yield what a line notes of transfers.
+
+    Each has the ``item``, which is the micro-batch, all ``numbers`` that tell which one it is,
+    ``what`` is sent (`act` or `grad`), the ``way`` (`send` or `recv`), the ``peer`` and the
+    ``state``: `over`, `made` where it may be over, `waiting`, `left out`, `named` where it is none,
+    and `done` for a whole step. The program calls itself by ``own``, which is a rank, or ``stage``.
+    """
+    own = _OWN.match(text)
+    told = {"own": "", "stage": ""}
+    if own is not None and int(own["own"]) <= MAX_RANK:
+        told["own" if own["kind"].lower() in {"rank", "r"} else "stage"] = own["own"]
+    has_item = _ITEM.search(text) is not None
+    for part in _BETWEEN.split(text)[:_MAX_NOTES]:
+        groups = _read_note(part)
+        if groups and (has_item or groups["peer"]):
+            yield told | groups
 
 
 def _read_note(text: str) -> dict[str, str]:
-    """Read one note: what it says of a micro-batch, and with whom."""
+    """Read one note: what it says of a transfer, and with whom."""
     item = _ITEM.search(text)
-    if item is None and _DONE.search(text):
-        return {"item": "", "what": "", "peer": "", "way": "", "state": "done", "text": ""}
-    if item is None:
-        return {}
-    what = "grad" if _BACKWARD.search(text) else "act"
-    peer, verbs = _PEER.search(text), {one.lastgroup for one in _VERB.finditer(text)}
-    groups = {"item": item[1], "what": what, "peer": "", "way": "", "text": text.strip()[:120]}
-    is_left_out = _LEFT_OUT.search(text) is not None
-    if peer is None and len(verbs) == 1 and "wait" not in verbs and not is_left_out:
+    verbs = {name for one in _VERB.finditer(text) for name, word in one.groupdict().items() if word}
+    ways = verbs & {"send", "recv"}
+    way = max(ways, default="")
+    peer = _find_peer(text, way) if verbs else None
+    groups = dict.fromkeys(("item", "numbers", "what", "peer", "way", "text"), "")
+    if item is None and peer is None:
+        return groups | {"state": "done"} if _DONE.search(text) else {}
+    groups |= {"item": item[1] if item else "", "text": text.strip()[:120]}
+    groups["what"] = "grad" if _BACKWARD.search(text) else "act"
+    is_waiting = "wait" in verbs or _OPEN.search(text) is not None
+    if _LEFT_OUT.search(text):
+        groups["state"] = "left out"
+    elif _NOT.search(text) and not is_waiting:
+        groups["state"] = "named"
+    elif is_waiting:
+        groups["state"] = "waiting"
+    else:
+        is_over = verbs & {"sent", "came"} or _OVER.search(text, peer.end() if peer else 0)
+        groups["state"] = "over" if is_over else "made"
+    if peer is not None:
+        others = f"{_OWN.sub('', text[: peer.start()])} {text[peer.end() :]}".replace("_", " ")
+        numbers = [one["number"] or one["bare"] for one in _NUMBER.finditer(others)]
+        way = way or ("recv" if peer["way"].lower() in _FROM else "send")
+        groups |= {"peer": peer["peer"], "way": way, "numbers": ",".join(numbers)}
+    elif len(ways) == 1 and "wait" not in verbs and groups["state"] != "left out":
         # With whom, programs of a pipeline may not say: stages know their neighbours.
-        is_made = _OPEN.search(text) is None or _OVER.search(text) is not None
-        return groups | {"way": min(map(str, verbs)), "state": "made" if is_made else "waiting"}
-    if peer is None or not verbs or int(peer["peer"]) > MAX_RANK:
-        return groups | {"state": "left out" if is_left_out else "named"}
-    is_from = peer["way"].rstrip(" =").lower() in _FROM
-    way = next((one for one in ("send", "recv") if one in verbs), "recv" if is_from else "send")
-    is_waiting = "wait" in verbs or (_OPEN.search(text) is not None and not _OVER.search(text))
-    state = "left out" if is_left_out else "waiting" if is_waiting else "made"
-    return groups | {"peer": peer["peer"], "way": way, "state": state}
+        groups["way"] = way
+    elif groups["state"] != "left out":
+        groups["state"] = "named"
+    return groups
+
+
+def _find_peer(text: str, way: str) -> re.Match[str] | None:
+    """Find with whom a transfer is: nobody sends from another rank, or receives to one."""
+    wrong = {"send": {"from", "src", "source"}, "recv": {"to", "dst", "dest"}}.get(way, set())
+    fitting = (one for one in _PEER.finditer(text) if one["way"].lower() not in wrong)
+    return next((one for one in fitting if int(one["peer"]) <= MAX_RANK), None)

@@ -10,6 +10,7 @@ from statistics import median
 
 from whystuck.diagnose import codes
 from whystuck.diagnose.logs.cases.devices.ports import make_ports
+from whystuck.diagnose.logs.cases.link_speeds import SPEED_DETAILS
 from whystuck.diagnose.logs.story import WAIT, Case
 from whystuck.diagnose.logs.view import LogView, is_same_host
 from whystuck.evidence.finding import Confidence
@@ -75,16 +76,7 @@ def _make_pair(row: LogEvent, usual: float) -> Case:
         nodes=tuple(ends),
         lines=(row,),
         confidence=Confidence.LIKELY,
-        details={
-            "kind": "speed",
-            "pair": [],
-            "from": -1,
-            "to": -1,
-            "ends": [],
-            "direction": "",
-            "interface": "",
-            "step": -1,
-        },
+        details=SPEED_DETAILS,
         remedies=("look at the switches and cables between both: `ibdiagnet`, `ibtracert`",),
         is_foreign=True,
     )
