@@ -42,11 +42,15 @@ class SplitMismatchRule(Rule):
     A log tells it, too: torch raises an exception in a rank whose splits do not add up to the first
     dimension of its tensor. That rank is named, unless all ranks raise it.
 
+    Ranks that print both lists of splits before they wait in the call are compared in the same way.
+    The rank is named that is in all pairs, whose lists differ where all others have the same, or
+    that had others each time before; else nobody is.
+
     Where only `torchfrtrace` tells that the elements do not add up, nobody is named.
 
     ## False alarms
 
-    None are known. Without op logs nothing can be told: flight recorders keep no splits.
+    None are known. Without op logs or prints nothing can be told: flight recorders keep no splits.
 
     ## What to do
 

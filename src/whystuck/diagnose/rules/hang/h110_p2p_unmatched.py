@@ -63,7 +63,9 @@ class P2pUnmatched(Rule):
     Of logs, stages of a pipeline note each micro-batch (`recv mb=7 <- 1`, `waiting mb=7 <- 2`): the
     stage is named that had one and went on without passing it to the stage that waits for it. What
     a stage waits for may be told by its stack, in a comment (`# src=1, mb=6`), or by the name of
-    the function (`recv_act`, `recv_grad`) and the last micro-batch that came.
+    the function (`recv_act`, `recv_grad`) and the last micro-batch that came. Where stages print
+    how many micro-batches a step has, the few that run another number than most are named, once
+    somebody waits in a transfer for it.
 
     ## False alarms
 
