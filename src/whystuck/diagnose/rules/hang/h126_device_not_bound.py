@@ -22,7 +22,11 @@ class DeviceNotBound(LogRule):
     and nothing else tells, ranks of one host whose bus ids are the same, or for which torch says
     that it guesses one device, are named as possible.
 
-    In `details`: `kind` is duplicate or guessed; `shared` maps host and device to the ranks on it.
+    Where `nvidia-smi` shows three or more processes of one program, all on one device, and another
+    device that nobody uses, it is `likely`; which ranks they are is not known.
+
+    In `details`: `kind` is duplicate, crowded or guessed; `shared` maps host and device to the
+    ranks on it, or to the processes.
 
     ## False alarms
 

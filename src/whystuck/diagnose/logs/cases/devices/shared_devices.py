@@ -14,6 +14,8 @@ from whystuck.evidence.logs.lines import LogEvent
 from whystuck.evidence.ranks import format_ranks, name_ranks
 
 _MAX_LINES = 6
+# Two processes on one device may be meant, as those of an evaluation beside a job.
+_CROWD = 3
 # Numbers of the first collective of a group: versions of torch count from 0 or from 1.
 _FIRST = {"0", "1"}
 _REMEDIES = (
@@ -29,8 +31,42 @@ def make_unbound(view: LogView) -> Iterator[Case]:
     told = [event for event in view.list_signatures("nccl.dup_gpu") if is_said(event)]
     if told:
         yield _make_told(view, told)
+    elif crowded := _find_crowded(view):
+        yield _make_crowded(view, crowded)
     else:
         yield from _make_guessed(view)
+
+
+def _find_crowded(view: LogView) -> list[LogEvent]:
+    """Return the rows of nvidia-smi that put all processes on one of several devices.
+
+    Of a host whose other devices nobody uses, and of one program, as the ranks of a job are.
+    """
+    rows = list(view.list_signatures("smi.process"))
+    unused = list(view.list_signatures("smi.unused"))
+    programs = {event.groups["name"] for event in rows}
+    devices = {event.groups["device"] for event in rows}
+    pids = {event.groups["pid"] for event in rows}
+    is_job = len(programs) == len(devices) == 1 and "python" in min(programs)
+    return rows if is_job and len(pids) >= _CROWD and unused else []
+
+
+def _make_crowded(view: LogView, rows: list[LogEvent]) -> Case:
+    """Make the case of processes that all use the first device they see."""
+    device = rows[0].groups["device"]
+    pids = sorted({int(event.groups["pid"]) for event in rows})
+    return Case(
+        code=codes.DEVICE_NOT_BOUND,
+        summary=f"all {len(pids)} processes are on device {device}, and nobody uses the others: no "
+        "device was chosen by the local rank",
+        tier=OWN,
+        lines=tuple(rows[:_MAX_LINES]),
+        time=find_time(rows),
+        confidence=Confidence.LIKELY,
+        details={"kind": "crowded", "shared": {f"device {device}": pids}},
+        remedies=_REMEDIES,
+        scope=view.ranks,
+    )
 
 
 def _make_told(view: LogView, events: list[LogEvent]) -> Case:
