@@ -310,9 +310,8 @@ class LogReader:
         is_held: bool = False,
     ) -> None:
         """Take one line, which stands at a place of the data."""
-        raw = cut_bar(data[place])
         self._looks -= 1
-        line = parse_line(raw, self._labels)
+        line = parse_line(raw := cut_bar(data[place]), self._labels)
         is_mark = is_mark and not self._end_row
         before: list[bytes] = []
         if line.stamp is None and self._last_row < row - 1:

@@ -45,7 +45,7 @@ _GDB_FRAME = re.compile(
 # What people write behind a frame, and behind the variables that py-spy shows of it.
 _NOTE = re.compile(
     r"[)>\]}\w\"'] {1,60}(?:#|//|<--+|<==+|\u2190|\u21d0|<- (?!\s{0,4}[\w.<>]{1,120}"
-    r"(?<!group)(?<!_pg)(?: \(|\s{0,4}(?:<-|$))))(?P<note>.{1,300})$"
+    r"(?<!group)(?<!_pg)(?: \(|\s{0,4}(?:<-|$))|\S{1,200}\.py:\d))(?P<note>.{1,300})$"
 )
 # Behind a whole frame of py-spy, whatever stands there is a note but who called it.
 _BEHIND = re.compile(
