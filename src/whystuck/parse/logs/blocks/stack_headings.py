@@ -155,10 +155,58 @@ def find_odd_heading(text: str) -> tuple[int, int] | None:
     return (-1, int(match["rank"])) if is_local else (int(match["rank"]), -1)
 
 
+# Words of a heading of stacks that say nothing else.
+_FILLERS = (
+    r"(?:,? (?:all|look|looks|like|this|these|are|is|here|in|stacks?|dumps?|traces?|shows?|each"
+    r"|have|has|main|threads?|at|the|time|of|them|a)){0,8}"
+)
+_AROUND = (
+    r"(?:(?:all|the|other|remaining|these|while|and|but|on|for|of|stacks?|dumps?|traces?|py-?spy"
+    r"|gdb|here|is) ){0,5}"
+)
+# `ranks 0-3,5-7:`, `=== stacks of ranks [0, 1, 3] (all alike) ===`
+_SEVERAL = re.compile(
+    rf"^[\W_]{{0,12}}{_AROUND}(?P<word>ranks?) ?[=:]? ?[\[({{]?"
+    r"(?P<ranks>\d{1,7}(?: ?(?:-|\u2013|\.{2,3}) ?\d{1,7}| ?[,&/+] ?(?:and )?\d{1,7}| and \d{1,7}"
+    r"| \d{1,7}){1,400})[\])}]?"
+    rf"(?: ?\([^()]{{0,80}}\))?{_FILLERS} ?:?[\W_]*$",
+    re.IGNORECASE,
+)
+_OTHERS_ALL = re.compile(
+    rf"^[\W_]{{0,12}}{_AROUND}(?:others?|rest|everyone else|everybody else|remaining ones)"
+    rf"(?:(?: of the)? (?:ranks?|processes|workers|ones))?(?: ?\([^()]{{0,80}}\))?{_FILLERS} ?:"
+    r"[\W_]*$",
+    re.IGNORECASE,
+)
+_RANGE = re.compile(r"\d ?(?:-|\u2013|\.\.)")
+
+
+def find_group_heading(text: str, writer: int) -> tuple[list[int], bool]:
+    """Find the ranks that a line says the next stack is of, two at least.
+
+    Returns:
+        The ranks, and whether they are all those of which no other stack is shown.
+    """
+    if writer != UNKNOWN_RANK:
+        return [], False
+    match = _SEVERAL.match(text)
+    if match is None:
+        return [], _OTHERS_ALL.match(text) is not None
+    # `rank 0, 30417:` may be one rank and its process.
+    is_list = len(match["word"]) > len("rank") or _RANGE.search(match["ranks"])
+    ranks = sorted(read_rank_list(match["ranks"])) if is_list else []
+    return (ranks if len(ranks) > 1 else []), False
+
+
+def _is_ahead(text: str) -> bool:
+    """Tell whether a line about ranks that are alike is about the stack below it."""
+    return text.rstrip().endswith(":") and _SEVERAL.match(text) is not None
+
+
 def find_same(text: str) -> frozenset[int]:
     """Return the ranks that a sentence says have the same stack."""
     match = _SAME.search(text)
-    if match is None or _DENIED.search(text):
+    if match is None or _DENIED.search(text) or _is_ahead(text):
         return frozenset()
     return read_rank_list(match["first"] or match["last"])
 
@@ -198,7 +246,8 @@ def find_same_as(text: str) -> tuple[frozenset[int], int] | None:
 
     Whose it is may be left out: `rank 6: same`; it is -1 then.
     """
-    match = _SAME_AS.match(text) if not _DENIED.search(text) else None
+    is_said = not (_DENIED.search(text) or _is_ahead(text))
+    match = _SAME_AS.match(text) if is_said else None
     if match is None:
         return None
     return read_rank_list(match["ranks"]), int(match["as"] or -1)

@@ -35,6 +35,7 @@ from whystuck.parse.logs.blocks.stack_forms import (
     read_number,
 )
 from whystuck.parse.logs.blocks.stack_headings import (
+    find_group_heading,
     find_heading,
     find_local_heading,
     find_odd_heading,
@@ -112,11 +113,12 @@ class _Heading:
     node: str = ""
     local: int = -1
     others: frozenset[int] = frozenset()
+    is_rest: bool = False
 
     @property
     def names_one(self) -> bool:
         """Whether it tells whose the next stack is."""
-        return self.rank != UNKNOWN_RANK or self.local >= 0
+        return self.rank != UNKNOWN_RANK or self.local >= 0 or self.is_rest
 
 
 class StackReader:
@@ -276,15 +278,23 @@ class StackReader:
             self._heading = _Heading(rank, seen=self._lines, rank_pid=own, writer=writer)
             self._heading.others = find_same(text[:400]) - {rank}
             self._heading.node = find_host(text)
-        elif node := find_host(text):
-            self._heading = _Heading(seen=self._lines, writer=writer, node=node)
-        else:
+        elif not self._note_several(text, writer):
             if GDB_NOISE.match(text):
                 self._heading.seen += 1
             elif writer not in (UNKNOWN_RANK, self._heading.writer, self._heading.rank):
                 self._heading = _Heading()  # somebody else speaks: it was no heading
             return False
         return True
+
+    def _note_several(self, text: str, writer: int) -> bool:
+        """Note some ranks, or a host, that what follows is of."""
+        ranks, is_rest = find_group_heading(text[:400], writer)
+        node = find_host(text) if not ranks and not is_rest else ""
+        if ranks or is_rest or node:
+            first, *others = ranks or [UNKNOWN_RANK]
+            self._heading = _Heading(first, seen=self._lines, writer=writer, node=node)
+            self._heading.others, self._heading.is_rest = frozenset(others), is_rest
+        return bool(ranks or is_rest or node)
 
     def _begin(self, head: re.Match[str], line: LogLine, row: int) -> Iterator[StackSeen]:
         """Begin a thread, in the process that is open or in a new one."""
@@ -313,7 +323,7 @@ class StackReader:
             process.pid, process.rank = heading.pid, heading.rank if is_own else UNKNOWN_RANK
             local = find_local_rank(heading.command)
             process.node, process.local = heading.node, heading.local if local < 0 else local
-            process.others = heading.others
+            process.others, process.is_rest = heading.others, heading.is_rest
             own_pid = process.pid or main_pid
             if heading.rank_pid and own_pid and own_pid != heading.rank_pid:
                 process.rank, process.local, process.others = UNKNOWN_RANK, -1, frozenset()
