@@ -132,7 +132,7 @@ def _find(
     ]
     if scene.movement.has_moved_again:
         findings = [_quieten(item, book) for item in findings]
-    if scene.movement.has_made_steps:
+    if attempt("whether steps went on", lambda: scene.movement.has_made_steps, False):  # noqa: FBT003
         # Who waited in a stack was not stuck.
         findings = [item for item in findings if item.code[0] != codes.HANG]
     if scene.evidence.incident.is_past:
