@@ -51,9 +51,9 @@ class Background:
     def _collect(self) -> None:
         """Free the cycles of a piece of work before other objects take the room between them.
 
-        A look leaves thousands of objects in cycles, and Python would collect them some looks
-        later. The modules that the first work has loaded are left out from then on: to go over
-        their 250,000 objects takes 60 ms, over the rest 2.
+        A look leaves a thousand objects in cycles, and Python would collect them some looks later.
+        The modules that the first work has loaded are left out from then on: to go over their
+        60,000 objects takes 13 ms of CPU.
         """
         gc.collect()
         if not self._is_frozen:

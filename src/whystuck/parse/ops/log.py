@@ -77,7 +77,7 @@ def parse_op_log(data: bytes, newest: int | None = None, *, only_used: bool = Fa
     Args:
         data: The file, unpacked.
         newest: Keep only so many records; all when left out. Older ones count as dropped.
-        only_used: Whether groups, forms, sites and threads of none of these are left unknown.
+        only_used: Whether groups, forms, sites and threads that none of these use are unknown.
 
     Returns:
         The ops of one process, oldest first.

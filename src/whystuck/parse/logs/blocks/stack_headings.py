@@ -157,8 +157,8 @@ def find_odd_heading(text: str) -> tuple[int, int] | None:
 
 # Words of a heading of stacks that say nothing else.
 _FILLERS = (
-    r"(?:,? (?:all|LIKEthese|are|is|here|in|stacks?|dumps?|traces?|shows?|each|have|has|main"
-    r"|threads?|at|the|time|of|them|a)){0,8}"
+    r"all|these|are|is|here|in|stacks?|dumps?|traces?|shows?|each|have|has|main|threads?|at|the"
+    r"|time|of|them|a"
 )
 _AROUND = (
     r"(?:(?:all|the|other|remaining|these|while|and|but|on|for|of|stacks?|dumps?|traces?|py-?spy"
@@ -169,13 +169,13 @@ _SEVERAL = re.compile(
     rf"^[\W_]{{0,12}}{_AROUND}(?P<word>ranks?) ?[=:]? ?[\[({{]?"
     r"(?P<ranks>\d{1,7}(?: ?(?:-|\u2013|\.{2,3}) ?\d{1,7}| ?[,&/+] ?(?:and )?\d{1,7}| and \d{1,7}"
     r"| \d{1,7}){1,400})[\])}]?"
-    rf"(?: ?\([^()]{{0,80}}\))?{_FILLERS.replace('LIKE', '')} ?:?[\W_]*$",
+    rf"(?: ?\([^()]{{0,80}}\))?(?:,? (?:{_FILLERS})){{0,8}} ?:?[\W_]*$",
     re.IGNORECASE,
 )
 _OTHERS_ALL = re.compile(
     rf"^[\W_]{{0,12}}{_AROUND}(?:others?|rest|everyone else|everybody else|remaining ones)"
     rf"(?:(?: of the)? (?:ranks?|processes|workers|ones))?(?: ?\([^()]{{0,80}}\))?"
-    rf"{_FILLERS.replace('LIKE', 'looks?|like|this|')} ?:[\W_]*$",
+    rf"(?:,? (?:{_FILLERS}|looks?|like|this)){{0,8}} ?:[\W_]*$",
     re.IGNORECASE,
 )
 _RANGE = re.compile(r"\d ?(?:-|\u2013|\.\.)")
