@@ -1,49 +1,40 @@
-"""Measures how the time of a regular expression grows with a text that is made to keep it busy."""
+"""Tells whether the steps of a regular expression grow faster than a text made to keep it busy."""
 
 from __future__ import annotations
 
 import re
-import time
-from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from tests.patterns.hostile_texts import Hostile, HostileTexts
+from tests.patterns.steps import StepCounter, TooManyStepsError
 
 # The longest line of a log that a pattern is given: `MAX_LINE` of the scanner.
 LENGTH = 8192
-# CPU time that a pattern may need for such a line, however its time grows: several times what any
-# of them needs, so that a busy machine fails none.
-FLOOR = 0.06
-# Twice the text takes twice the time, four times where it is quadratic.
-MOST_GROWTH = 3.0
-# A pattern that takes longer than this for so short a text takes for ever for a line.
-_SHORT, _SHORT_FLOOR = 200, 0.005
-# Texts of this length show which ones are worth longer tries.
-_FIRST, _MOST_TEXTS = 256, 3
-# Behind the bounds of repeats, such as `{0,1000}`, time is linear.
-_LONGEST_BOUND, _LEAST_GROWTH = 1024, 2.5
-_TRIES = 5
+# Steps beyond linear ones that a pattern may need for such a line: 10 to 30 ms. Where a run of one
+# character is tried from each place, there are 33 million.
+MOST_STEPS = 12_000_000
+# Rounds of the shortest text; the others have two and three times as many.
+_ROUNDS = 16
+# Where a text must be longer than the shortest one to be taken at all.
+_MORE_ROUNDS = 64
+# What takes more is exponential: a square takes 130,000 for 192 rounds of 4 characters.
+_MOST_COUNTED = 400_000
 
 
 @dataclass(frozen=True)
 class Slow:
-    """A text for which a pattern takes long: seconds for a length, and for half of it."""
+    """A text for which a pattern takes long: steps for each number of rounds."""
 
     text: Hostile
     method: str
-    length: int
-    seconds: float
-    half: float
+    steps: list[int]
 
     def __str__(self) -> str:
         before, unit, after = self.text.before, self.text.unit, self.text.after
-        return (
-            f"{self.method} of {before[:60]!r} + {unit[:60]!r} * n + {after!r} takes "
-            f"{1e3 * self.seconds:.0f} ms for {self.length} characters, "
-            f"{1e3 * self.half:.1f} ms for half of them"
-        )
+        told = ", ".join(map(str, self.steps)) or f"more than {_MOST_COUNTED}"
+        return f"{self.method} of {before[:60]!r} + {unit[:60]!r} * n + {after!r}: {told} steps"
 
 
 def find_slow(pattern: re.Pattern[Any], methods: Iterable[str]) -> Slow | None:
@@ -53,18 +44,10 @@ def find_slow(pattern: re.Pattern[Any], methods: Iterable[str]) -> Slow | None:
         pattern: The pattern.
         methods: How it is called; ``search`` if that is not known.
     """
-    texts = HostileTexts(pattern)
-    listed = texts.derive()
-    for method in _choose(set(methods)):
-        growths = [_Growth(_bind(pattern, method), method, text) for text in listed]
-        # Where a repeat holds another one, each few characters may double the time.
-        for one in growths if texts.may_explode else ():
-            if slow := one.find_short():
-                return slow
-        for one in sorted(growths, key=_Growth.time_first, reverse=True)[:_MOST_TEXTS]:
-            if slow := one.find_long():
-                return slow
-    return None
+    counter = StepCounter(pattern, _MOST_COUNTED)
+    texts = HostileTexts(pattern).derive()
+    tries = ((text, method) for method in _choose(set(methods)) for text in texts)
+    return next(filter(None, (_try(counter, *one) for one in tries)), None)
 
 
 def _choose(methods: set[str]) -> list[str]:
@@ -76,68 +59,24 @@ def _choose(methods: set[str]) -> list[str]:
     return sorted(methods)
 
 
-def _bind(pattern: re.Pattern[Any], method: str) -> Callable[[str], float]:
-    encoding = None if isinstance(pattern.pattern, str) else "latin-1"
+def _try(counter: StepCounter, text: Hostile, method: str) -> Slow | None:
+    for rounds in (_ROUNDS, _MORE_ROUNDS):
+        # Squares of this size are the fewest that count.
+        least = MOST_STEPS * (rounds * len(text.unit) / LENGTH) ** 2
+        try:
+            longest = _count(counter, text, method, 3 * rounds)
+            if longest < 9 * least:
+                return None
+            steps = [_count(counter, text, method, n * rounds) for n in (1, 2)] + [longest]
+        except TooManyStepsError:
+            return Slow(text, method, [])
+        if steps == sorted(steps):
+            # Zero for a straight line, twice the square of the shortest for a parabola.
+            bend = steps[2] - 2 * steps[1] + steps[0]
+            return Slow(text, method, steps) if bend > 2 * least else None
+    return None
 
-    def call(text: str) -> float:
-        given = text if encoding is None else text.encode(encoding, "replace")
-        start = time.process_time()
-        if method == "finditer":
-            deque(pattern.finditer(given), maxlen=0)
-        else:
-            getattr(pattern, method)(given)
-        return time.process_time() - start
 
-    return call
-
-
-class _Growth:
-    """The time that one text takes, the longer it is."""
-
-    def __init__(self, call: Callable[[str], float], method: str, text: Hostile) -> None:
-        self._call = call
-        self._method = method
-        self._text = text
-
-    def find_short(self) -> Slow | None:
-        """Try short texts, each with a few more rounds than the one before."""
-        around, unit = len(self._text.before) + len(self._text.after), len(self._text.unit)
-        rounds = 6
-        while (length := around + rounds * unit) < _SHORT:
-            if self._time(length) > _SHORT_FLOOR and (slow := self._confirm(length, _SHORT_FLOOR)):
-                return slow
-            rounds += max(2, rounds // 6)
-        return None
-
-    def time_first(self) -> float:
-        """Measure the first of the longer texts."""
-        return self._time(_FIRST)
-
-    def find_long(self) -> Slow | None:
-        """Try texts that double, as long as the time grows faster than they do."""
-        before, length = self._time(_FIRST), 2 * _FIRST
-        while length <= LENGTH:
-            seconds = self._time(length)
-            if seconds > FLOOR and (slow := self._confirm(length, FLOOR)):
-                return slow
-            is_little = length > _LONGEST_BOUND or seconds < FLOOR * (length / LENGTH) ** 2
-            if is_little and seconds < _LEAST_GROWTH * before:
-                # One measurement of a text so short may be off by its own size.
-                before, seconds = self._time_least(length // 2), self._time_least(length)
-                if seconds < _LEAST_GROWTH * before:
-                    return None
-            before, length = seconds, 2 * length
-        return None
-
-    def _confirm(self, length: int, floor: float) -> Slow | None:
-        """Measure again, as another process may have been in the way."""
-        seconds, half = self._time_least(length), self._time_least(length // 2)
-        if seconds <= floor or seconds <= MOST_GROWTH * half:
-            return None
-        return Slow(self._text, self._method, length, seconds, half)
-
-    def _time_least(self, length: int) -> float:
-        return min(self._time(length) for _ in range(_TRIES))
-
-    def _time(self, length: int) -> float:
-        return self._call(self._text.make(length))
+def _count(counter: StepCounter, text: Hostile, method: str, rounds: int) -> int:
+    steps, _ = counter.count(text.before + text.unit * rounds + text.after, method)
+    return steps

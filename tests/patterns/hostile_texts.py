@@ -36,19 +36,14 @@ class Hostile:
     unit: str
     after: str
 
-    def make(self, length: int) -> str:
-        rounds = max(1, (length - len(self.before) - len(self.after)) // len(self.unit))
-        return self.before + self.unit * rounds + self.after
-
 
 class HostileTexts:
     """Derives texts from one pattern."""
 
     def __init__(self, pattern: re.Pattern[Any]) -> None:
-        self._tree = _parser.parse(pattern.pattern, pattern.flags & ~re.DEBUG)
+        self._tree = parse_pattern(pattern)
         self._flags = pattern.flags
         self._sets: dict[int, frozenset[str]] = {}
-        self.may_explode = False
         self._repeats = False
         self._has_edges = False
         self._all = set(_ORDINARY)
@@ -83,8 +78,8 @@ class HostileTexts:
         for one in plain[:_MOST_CHARACTERS]:
             yield from (one + other for other in plain[:_MOST_CHARACTERS] if other != one)
 
-    def _explore(self, items: Iterable[tuple[Any, Any]], *, inside: bool = False) -> None:
-        """Note the characters of a pattern, and whether a repeat in it holds another one."""
+    def _explore(self, items: Iterable[tuple[Any, Any]]) -> None:
+        """Note the characters of a pattern, and what it has."""
         for op, value in items:
             name = str(op)
             if name in ("LITERAL", "NOT_LITERAL"):
@@ -98,12 +93,9 @@ class HostileTexts:
                         self._note(item[1])
             elif name in ("AT", "ASSERT", "ASSERT_NOT"):
                 self._has_edges = True
-            repeats = name in _REPEATS and value[1] > 1 and value[0] != value[1]
             self._repeats |= name in _REPEATS and value[1] > _FEW_ROUNDS
-            if inside and (repeats or name == "BRANCH"):
-                self.may_explode = True
             for part in _list_parts(name, value):
-                self._explore(part, inside=inside or (name in _REPEATS and value[1] > 1))
+                self._explore(part)
 
     def _note(self, code: int) -> None:
         char = chr(code)
@@ -133,15 +125,9 @@ class HostileTexts:
         key = id(value) if name == "IN" else hash((name, value))
         if key not in self._sets:
             self._sets[key] = frozenset(
-                char for char in self._all if self._takes(name, value, char)
+                char for char in self._all if takes(name, value, char, self._flags)
             )
         return self._sets[key]
-
-    def _takes(self, name: str, value: Any, char: str) -> bool:
-        if self._flags & _CASELESS:
-            forms = {char, char.lower(), char.upper()}
-            return any(_takes(name, value, form, self._flags) for form in forms if len(form) == 1)
-        return _takes(name, value, char, self._flags)
 
     def _pump(
         self, items: Iterable[tuple[Any, Any]], before: str
@@ -205,6 +191,19 @@ def _list_parts(name: str, value: Any) -> list[Any]:
     if name == "GROUPREF_EXISTS":
         return [part for part in value[1:] if part is not None]
     return [value] if name == "ATOMIC_GROUP" else []
+
+
+def parse_pattern(pattern: re.Pattern[Any]) -> Any:
+    """Return the tree of a pattern, as `re` makes it: pairs of an operation and its value."""
+    return _parser.parse(pattern.pattern, pattern.flags & ~re.DEBUG)
+
+
+def takes(name: str, value: Any, char: str, flags: int) -> bool:
+    """Return whether an item that is one character wide takes a character."""
+    if flags & _CASELESS:
+        forms = {char, char.lower(), char.upper()}
+        return any(_takes(name, value, form, flags) for form in forms if len(form) == 1)
+    return _takes(name, value, char, flags)
 
 
 def _takes(name: str, value: Any, char: str, flags: int) -> bool:

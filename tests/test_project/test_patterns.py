@@ -8,6 +8,7 @@ import re
 import pytest
 from tests.patterns.collecting import collect_patterns, list_modules
 from tests.patterns.growth import find_slow
+from tests.patterns.steps import StepCounter, TooManyStepsError
 
 # Patterns that are given to a function, or are there for tests alone.
 _CALLED = {
@@ -90,6 +91,48 @@ def test_patterns_made_at_run_time_are_known() -> None:
 )
 def test_slow_patterns_are_found(pattern: str, method: str) -> None:
     assert find_slow(re.compile(pattern), {method})
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text"),
+    [
+        (r"(\w+\s*)+:", "one two three: four:"),
+        (r"(?:a|ab|b)*c", "ababbc abc ab"),
+        (r"(?i:rank) ?(\d{1,3}?)(?!\d)", "RANK 12, rank123 Rank1234"),
+        (r"(?P<q>['\"]?)(\w+)(?P=q)(?(q)!|\?)", "'one'! two? \"three'"),
+        (r"(a)?(?(1)b|c)+", "abbb ccc bc"),
+        (r"(?<=x)\d++(?<!9)|(?>ab|a)b", "x129 x12 abb ab"),
+        (r"^.*?$", "one\ntwo\n"),
+        (r"(?m)^\S+$|\Bx\b", "one\ntwo three\nfour x ax\n"),
+        (r"(?:a*)*(b|$)", "aaab aa"),
+        (r"((a)|b)*\2", "abaa bb"),
+        (r"(?s)a.{2,}?b", "a\n\nb aab axxb"),
+    ],
+)
+@pytest.mark.parametrize("method", ["match", "fullmatch", "search", "finditer"])
+def test_steps_end_where_a_match_does(pattern: str, text: str, method: str) -> None:
+    compiled = re.compile(pattern)
+
+    _, spans = StepCounter(compiled, 100_000, most_bounded=100).count(text, method)
+
+    found = getattr(compiled, method)(text)
+    matches = found if method == "finditer" else [found] if found else []
+    # The counter goes on one character behind an empty match, `re` at the same one.
+    expected = [match.span() for match in matches]
+    if method == "finditer":
+        spans, expected = ([one for one in each if one[0] < one[1]] for each in (spans, expected))
+    assert spans == expected
+
+
+def test_steps_of_a_known_pattern_are_counted() -> None:
+    counter = StepCounter(re.compile("a*b"), 10_000)
+
+    # From each of n places: the rest of the run, what follows it, and as many ways back.
+    steps = [counter.count("a" * n, "search")[0] for n in (10, 20, 30)]
+
+    assert steps[2] - 2 * steps[1] + steps[0] == 3 * 10**2
+    with pytest.raises(TooManyStepsError):
+        counter.count("a" * 1000, "search")
 
 
 def test_slow_patterns_of_bytes_are_found() -> None:
