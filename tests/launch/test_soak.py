@@ -23,9 +23,23 @@ def test_what_a_group_has_while_it_lives_is_no_growth_and_what_it_leaves_is() ->
     # A group is there at a look more and more often, as on a machine that becomes slower.
     alive: Values = np.where(chance.random(400) < np.linspace(0.2, 0.7, 400), 25.0, 20.0)
     assert fit_slope(times_s, alive).low > 0
-    assert fit_slope(times_s, alive, is_count=True) == Slope(0.0, 0.0, 0.0)
+    assert fit_slope(times_s, alive, lowest=True) == Slope(0.0, 0.0, 0.0)
     left: Values = np.floor(np.linspace(0.0, 2.9, 400))
-    assert fit_slope(times_s, alive + left, is_count=True).low > 0
+    assert fit_slope(times_s, alive + left, lowest=True).low > 0
+
+
+def test_memory_that_is_given_back_is_no_growth_and_what_is_left_of_it_is() -> None:
+    chance = np.random.default_rng(2)
+    times_s = np.linspace(0.0, 1620.0, 324, dtype=np.float64)
+    # Commands meet the looks by chance: more of them at the end, as in one run of two.
+    taken: Values = np.where(chance.random(324) < np.linspace(0.1, 0.5, 324), 5.0, 0.0)
+    noise: Values = chance.normal(0.0, 0.05, 324)
+    assert fit_slope(times_s, 220 + taken + noise).low > 1
+    kept = fit_slope(times_s, 220 + taken + noise, lowest=True)
+    assert kept.low < 0.5
+    assert kept.high > -0.5
+    left: Values = np.linspace(0.0, 2.0, 324)
+    assert fit_slope(times_s, 220 + taken + noise + left, lowest=True).low > 3
 
 
 def test_heaps_of_threads_are_told_from_the_first_heap_and_from_other_mappings() -> None:
