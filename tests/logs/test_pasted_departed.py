@@ -95,3 +95,60 @@ def test_last_words_of_a_rank_tell_that_it_leaves(tmp_path: Path, words: str, pr
     assert show(tmp_path, *steps, f"{prefix.format(3)}{words}", *waits) == ("H103", [3])
     steps = [f"{prefix.format(rank)}{words}" for rank in range(4)]
     assert show(tmp_path, *steps, *waits)[0] != "H103"
+
+
+LAST_WORDS = [
+    "INFO epoch 4 | 902 steps; loop finished",
+    "Loop is done, nothing left to read",
+    "finished iterating after step 902",
+    "INFO the loop has ended at step 902",
+    "destroying process group",
+    "INFO - tearing down the NCCL process group",
+    "calling dist.destroy_process_group()",
+    "Cleaning up distributed process groups ...",
+    "shutting down process group",
+    "left the process group, bye",
+]
+
+
+@pytest.mark.parametrize("prefix", PREFIXES)
+@pytest.mark.parametrize("words", LAST_WORDS)
+def test_end_of_a_loop_or_of_groups_on_one_rank_alone_is_early(
+    tmp_path: Path, words: str, prefix: str
+) -> None:
+    steps = [f"{prefix.format(rank)}it 902 loss 0.61{rank}" for rank in range(3)]
+    waits = [WAIT.format(rank) for rank in (0, 1, 2)]
+
+    assert show(tmp_path, *steps, f"{prefix.format(3)}{words}", *waits) == ("H103", [3])
+    assert show(tmp_path, *steps, *waits, f"{prefix.format(3)}{words}")[0] != "H103"
+    steps = [f"{prefix.format(rank)}{words}" for rank in range(4)]
+    assert show(tmp_path, *steps, *waits)[0] != "H103"
+
+
+@pytest.mark.parametrize("words", LAST_WORDS)
+def test_end_on_a_rank_that_failed_or_prints_for_all_is_not_early(
+    tmp_path: Path, words: str
+) -> None:
+    waits = [WAIT.format(rank) for rank in (0, 1, 2)]
+
+    assert show(tmp_path, *TRACE, f"[rank3]: {words}", *waits) == ("C204", [3])
+    alone = ["[rank0]: it 902 loss 0.61", f"[rank0]: {words}"]
+    assert show(tmp_path, *alone, *(WAIT.format(rank) for rank in (1, 2, 3)))[0] != "H103"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "INFO event loop finished",
+        "validation loop is done",
+        "WARNING: destroy_process_group() was not called before program exit",
+        "Destroyed 1communicators on CUDA device 3",
+        "creating process group 4",
+        "leaving warmup of process groups",
+    ],
+)
+def test_words_about_other_loops_and_groups_are_no_end(tmp_path: Path, words: str) -> None:
+    steps = [f"[rank{rank}]: it 902 loss 0.61{rank}" for rank in range(3)]
+    waits = [WAIT.format(rank) for rank in (0, 1, 2)]
+
+    assert show(tmp_path, *steps, f"[rank3]: {words}", *waits)[0] != "H103"

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from tests.logs.test_told import say
+from tests.logs.test_who import WAIT
 
 from whystuck.evidence.finding import Verdict
 
@@ -221,3 +222,67 @@ def test_process_that_writes_is_of_no_rank_where_it_is_open(
     report = say(tmp_path, *lines, *look(*SIZES))
 
     assert not any(one.culprits.ranks for one in report.findings)
+
+
+# ------------------------------------------------------ only its words tell of the rank that writes
+
+WAITED = [WAIT.format(rank) for rank in (0, 2)]
+WAITED_OLD = [
+    f"[E ProcessGroupNCCL.cpp:474] [Rank {rank}] Watchdog caught collective operation timeout: "
+    "WorkNCCL(SeqNum=412, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for "
+    "600203 milliseconds before timing out."
+    for rank in (0, 2)
+]
+IN_BARRIER = ["py-spy, rank 2:", *REST[1:]]
+
+
+@pytest.mark.parametrize("said", SAID)
+@pytest.mark.parametrize("waits", [WAITED, WAITED_OLD, IN_BARRIER], ids=["new", "old", "stack"])
+@pytest.mark.parametrize("tool", ["loop", "ls -lh", "script of bytes"])
+def test_file_that_grows_while_others_wait_is_a_slow_save(
+    tmp_path: Path, tool: str, waits: list[str], said: str
+) -> None:
+    looks = [line.replace("ep1.safetensors", "ep1.pt") for line in LOOKS[tool]]
+    report = say(tmp_path, said.replace(".safetensors", ".pt"), *waits, *looks)
+    found = next(one for one in report.findings if one.code[0] in "HC")
+
+    assert (found.code, found.culprits.ranks) == ("H118", [3])
+    assert report.verdict is Verdict.WAITING
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        pytest.param([SAID[1], SAID[1].replace("3", "4"), *WAITED], id="two say it"),
+        pytest.param([*WAITED], id="nobody says it"),
+        pytest.param([SAID[1], "[rank3]: saved checkpoint to /s/ep1.pt", *WAITED], id="over"),
+        pytest.param([SAID[1].replace("3", "2"), *WAITED], id="it waits itself"),
+    ],
+)
+def test_file_that_grows_names_no_rank_where_it_is_open(tmp_path: Path, lines: list[str]) -> None:
+    report = say(tmp_path, *lines, *LOOKS["ls -lh"])
+
+    assert not any(one.culprits.ranks for one in report.findings)
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        pytest.param([*WAITED, *list_sizes("37G", "37G", "37G")], id="still"),
+        pytest.param([*WAITED, *list_sizes("37G", "39G", "41G", file="train.log")], id="log"),
+        pytest.param([*LOOKS["ls -lh"]], id="nobody waits"),
+        pytest.param(
+            [
+                *WAITED,
+                *LOOKS["ls -lh"],
+                "py-spy, rank 1:",
+                SAVE[0],
+                "    reward (train/reward.py:12)",
+                "    main (train/main.py:240)",
+            ],
+            id="one is elsewhere",
+        ),
+    ],
+)
+def test_wait_for_something_else_is_no_slow_save(tmp_path: Path, lines: list[str]) -> None:
+    assert "H118" not in {one.code for one in say(tmp_path, SAID[1], *lines).findings}

@@ -107,6 +107,41 @@ def test_a_heading_names_the_rank(heading: str, text: str) -> None:
     assert [one.rank for one in read(f"{heading}\n```\n{text}```\n")] == [3]
 
 
+@pytest.mark.parametrize(
+    "heading",
+    [
+        "Every few hours one step hangs (8 ranks, ALLREDUCE of all of them). py-spy says. Rank 3:",
+        f"{'A long report of what ranks 0-2 and 4-7 do, and that all wait. ' * 9}Rank 3:",
+        "ranks 0-2 are waiting for it; stack of rank 3:",
+        'Ranks 0 and 1 print "retrying..." Here is rank 3 (pid 71):',
+        "Is it not rank 1? This one is rank 3:",
+        "> The other ranks are idle. RANK=3:",
+    ],
+)
+@pytest.mark.parametrize("text", [SPY, FAULT, GDB])
+def test_last_sentence_of_a_paragraph_is_a_heading(heading: str, text: str) -> None:
+    assert [one.rank for one in read(f"{heading}\n```\n{text}```\n")] == [3]
+
+
+def test_last_sentence_may_name_several_ranks() -> None:
+    (seen,) = read(f"We looked at ranks with py-spy. Only rank 0 moves. Ranks 1-3:\n{SPY}")
+    assert {seen.rank, *seen.others} == {1, 2, 3}
+
+
+@pytest.mark.parametrize(
+    "heading",
+    [
+        "All ranks look alike, e.g. in the loader vs. rank 3:",
+        "The job hangs. It is not rank 3:",
+        "The job hangs. That of rank 2 or rank 3:",
+        "Ranks 0-2 wait for something. So what. Rank 3 is fine, I believe.",
+        "[rank1]: it stopped. waiting for rank 3:",
+    ],
+)
+def test_other_last_sentences_name_nobody(heading: str) -> None:
+    assert [one.rank for one in read(f"{heading}\n{SPY}")] == [UNKNOWN_RANK]
+
+
 def test_many_processes_in_one_text_are_told_apart() -> None:
     text = SPY + SPY.replace("71", "72") + "rank 0\n" + FAULT + "rank 1\n" + FAULT
     assert [(one.pid, one.rank) for one in read(text)] == [(71, -1), (72, -1), (0, 0), (0, 1)]

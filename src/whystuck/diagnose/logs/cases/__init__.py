@@ -28,6 +28,7 @@ from whystuck.diagnose.logs.cases.ends import make_crashes, make_killed
 from whystuck.diagnose.logs.cases.exceptions import make_exceptions
 from whystuck.diagnose.logs.cases.extremes import make_extremes
 from whystuck.diagnose.logs.cases.gil_held import make_gil_held
+from whystuck.diagnose.logs.cases.growing_saves import make_growing_saves
 from whystuck.diagnose.logs.cases.launchers import make_unstarted
 from whystuck.diagnose.logs.cases.link_speeds import make_link_speeds
 from whystuck.diagnose.logs.cases.memlock import make_memlock
@@ -120,6 +121,7 @@ MAKERS: tuple[Maker, ...] = (
     make_clocks_off,
     make_rendezvous,
     make_slow_saves,
+    make_growing_saves,
     make_serial_saves,
     make_busy,
     make_stale_files,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from whystuck.diagnose import codes
 from whystuck.diagnose.algorithms.failures.causes import is_timeout
+from whystuck.diagnose.logs.cases.growing_saves import make_growing_saves
 from whystuck.diagnose.logs.cases.parts import WAITS, find_time, is_said, list_ranks
 from whystuck.diagnose.logs.cases.saves import make_slow_saves
 from whystuck.diagnose.logs.story import BUSY, Case
@@ -83,8 +84,8 @@ def make_busy(view: LogView) -> Iterator[Case]:
     waiting = sorted({*list_ranks(waits), *(item.rank for item in raised)} - {-1})
     for kind in _KINDS:
         lines = _find_open(view, kind)
-        if not lines or (kind.code == codes.CHECKPOINT_SLOW and any(make_slow_saves(view))):
-            continue  # what tells how long saves took tells more
+        if not lines or (kind.code == codes.CHECKPOINT_SLOW and _is_told_of(view)):
+            continue
         last = lines[-1]
         told = (
             list_ranks([last]) or _find_worker(view, lines) or _find_leader(raised, view, waiting)
@@ -108,6 +109,11 @@ def make_busy(view: LogView) -> Iterator[Case]:
             remedies=(_RAISE, kind.advice),
         )
         return
+
+
+def _is_told_of(view: LogView) -> bool:
+    """Tell whether it is known how long saves took, or that the file grows: that tells more."""
+    return any(make_slow_saves(view)) or any(make_growing_saves(view))
 
 
 def _find_open(view: LogView, kind: _Kind) -> list[LogEvent]:

@@ -86,10 +86,11 @@ def _list_told(view: LogView) -> Iterator[_Save]:
             yield _Save(-1, float(most) / 1000, event)
             continue
         unit = _UNITS["ms" if event.groups["unit"] == "ms" else event.groups["unit"][0]]
-        yield _Save(_find_rank(event), float(event.groups["s"]) * unit, event)
+        yield _Save(find_saver(event), float(event.groups["s"]) * unit, event)
 
 
-def _find_rank(event: LogEvent) -> int:
+def find_saver(event: LogEvent) -> int:
+    """Return the rank that a line about a save is of, or else names; -1 where it does not."""
     named = _RANK.search(event.text)
     rank = event.rank if event.rank >= 0 else int(named[1]) if named else -1
     return rank if rank <= MAX_RANK else -1

@@ -44,6 +44,24 @@ _OTHERS = re.compile(
 _TALK = re.compile(r"\b(?:from|by|for|of)\b", re.IGNORECASE)
 
 
+# What a paragraph says last, above a stack: `They all wait. I looked with py-spy. Rank 7:`; short
+# forms of words end in a dot, too.
+_SENTENCE = re.compile(
+    r"(?<!\bvs)(?<!\bcf)(?<!\.[eg])(?<!\bresp)(?<!\bincl)[.!?;][)\"']?\s{1,4}(?=\S)"
+)
+_MOST_SAID = 200
+
+
+def cut_sentence(text: str, writer: int) -> str:
+    """Return the last sentence of a line that leads to what stands below, if that names a rank."""
+    if writer != UNKNOWN_RANK or not text.rstrip().endswith(":"):
+        return text
+    begin = max(0, len(text) - _MOST_SAID)
+    ends = [match.end() for match in _SENTENCE.finditer(text, begin)]
+    last = text[ends[-1] :] if ends else ""
+    return last if "rank" in last.lower() else text
+
+
 def find_heading(text: str, writer: int) -> re.Match[str] | None:
     """Find the one rank that a line says the next stack is of.
 

@@ -35,6 +35,7 @@ from whystuck.parse.logs.blocks.stack_forms import (
     read_number,
 )
 from whystuck.parse.logs.blocks.stack_headings import (
+    cut_sentence,
     find_group_heading,
     find_heading,
     find_local_heading,
@@ -247,7 +248,7 @@ class StackReader:
 
     def _note_heading(self, text: str, writer: int) -> bool:
         """Note a process or a rank that what follows is of."""
-        text = text.replace("RANK=RANK=", "RANK=")  # a label before what `grep RANK=` prints
+        text = cut_sentence(text.replace("RANK=RANK=", "RANK="), writer)  # as grep prints it
         if parent := find_parent(text[:400]):
             self._parent = parent
             return True
@@ -264,8 +265,8 @@ class StackReader:
                 rank, pid, match[2], self._lines, 0, writer, node, told.local, told.others
             )
         elif self._open and (odd := find_odd_heading(text[:200])):
-            self._heading = _Heading(odd[0], seen=self._lines, writer=writer, local=odd[1])
-            self._heading.rank_pid = _read_pid(text)
+            own = _read_pid(text)
+            self._heading = _Heading(odd[0], 0, "", self._lines, own, writer, local=odd[1])
         elif (local := find_local_heading(text[:200], writer)) >= 0:
             self._heading = _Heading(seen=self._lines, writer=writer, local=local)
             self._heading.rank_pid = _read_pid(text)
@@ -274,8 +275,7 @@ class StackReader:
             groups, self._parent = match.groupdict(), 0
             number = int(groups.get("rank") or groups.get("last") or match["said"])
             rank = number if number <= MAX_RANK else UNKNOWN_RANK
-            own = _read_pid(text)
-            self._heading = _Heading(rank, seen=self._lines, rank_pid=own, writer=writer)
+            self._heading = _Heading(rank, 0, "", self._lines, _read_pid(text), writer)
             self._heading.others = find_same(text[:400]) - {rank}
             self._heading.node = find_host(text)
         elif not self._note_several(text, writer):

@@ -102,7 +102,7 @@ def _place(view: LogView, ranks: Sequence[int]) -> Iterator[Place]:
 def _list_leavers(view: LogView) -> dict[int, LogEvent]:
     """Return the ranks that say that they leave a loop, or of which a line says so."""
     found: dict[int, LogEvent] = {}
-    for event in view.list_signatures("data.ended", "loop.ended"):
+    for event in view.list_signatures("data.ended", "loop.ended", "group.left"):
         named = event.groups.get("who") or ""
         rank = int(named) if named.isdecimal() else event.rank
         if rank >= 0 and is_said(event) and not event.is_past:

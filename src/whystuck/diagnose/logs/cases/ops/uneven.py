@@ -25,6 +25,8 @@ _LEAST_S = 0.1
 _LEAST_PAUSES = 2
 _MAX_LINES = 6
 _FEW = 2
+# That a rank is past a loop, whichever it is.
+_WEAK = ("loop.ended", "group.left")
 
 
 def make_uneven(view: LogView) -> Iterator[Case]:
@@ -55,19 +57,17 @@ def make_left(view: LogView) -> Iterator[Case]:
     waits = [event for event in view.list_signatures(*WAITS) if is_said(event)]
     raised = tuple(item for item in view.exceptions if is_timeout(item))
     waiting = {*list_ranks(waits), *list_ranks(raised)}
-    told: dict[int, LogEvent] = {}
-    for event in view.list_signatures("data.ended"):
-        rank = _find_leaver(event)
-        if rank >= 0 and is_said(event) and not event.is_past and _stands_before(event, waits):
-            told.setdefault(rank, event)
+    told = _list_leavers(view, waits)
     waiting -= _list_behind_loop(waits, set(told) & waiting)
     # What all say is the normal end of a loop.
     if not told or not waiting or waiting & told.keys() or len(told) > len(waiting):
         return
     ranks = tuple(sorted(told))
+    is_group = all(event.signature == _WEAK[-1] for event in told.values())
+    did = "destroyed process groups" if is_group else "left the loop or had no more data"
     yield Case(
         code=codes.LEFT_EARLY,
-        summary=f"{name_ranks(ranks)} left the loop or had no more data, as the log says, and "
+        summary=f"{name_ranks(ranks)} {did}, as the log says, and "
         f"{name_ranks(sorted(waiting))} waited until a time limit",
         tier=PARTED - 1,
         ranks=ranks,
@@ -77,6 +77,23 @@ def make_left(view: LogView) -> Iterator[Case]:
         time=find_time(told.values()),
         confidence=Confidence.POSSIBLE if _speaks_for_all(view, ranks) else Confidence.LIKELY,
     )
+
+
+def _list_leavers(view: LogView, waits: Sequence[LogEvent]) -> dict[int, LogEvent]:
+    """Return the ranks that say that they leave the loop, and what they say first.
+
+    That a loop ended, or groups are destroyed, is said by a rank that failed as well, and by the
+    one that prints for all.
+    """
+    told: dict[int, LogEvent] = {}
+    weak: dict[int, LogEvent] = {}
+    for event in view.list_signatures("data.ended", *_WEAK):
+        rank = _find_leaver(event)
+        if rank >= 0 and is_said(event) and not event.is_past and _stands_before(event, waits):
+            (weak if event.signature in _WEAK else told).setdefault(rank, event)
+    failed = {item.rank for item in view.exceptions if not is_timeout(item)}
+    weak = {} if -1 in failed else {rank: weak[rank] for rank in weak.keys() - failed}
+    return told or ({} if _speaks_for_all(view, tuple(weak)) else weak)
 
 
 def _list_behind_loop(waits: Sequence[LogEvent], leavers: set[int]) -> set[int]:
