@@ -77,8 +77,9 @@ _HOST_LIST = re.compile(
     rf"(?<![\w./-]){_HOST.replace('(', '(?P<host>', 1)}"
     r"(?: ?[(=] ?| (?:has|have|holds|runs|hosts|with) )(?:(?:the|global) ){0,2}"
     rf"{_LISTED.replace('NAME', 'own')}"
-    rf"|\b{_LISTED.replace('NAME', 'ranks')}(?: ?[(@] ?|,? (?:(?:are|all|run|live|sit|both) ){{0,2}}"
-    r"(?:on|at) )(?:(?:node|host|machine) )?"
+    rf"|\b{_LISTED.replace('NAME', 'ranks')}"
+    r"(?: ?[(@] ?|,? (?:(?:are|all|run|live|sit|both) ){0,2}(?:on|at) )"
+    r"(?:(?:node|host|machine) )?"
     rf"{_HOST.replace('(', '(?P<where>', 1)}",
     re.IGNORECASE,
 )
