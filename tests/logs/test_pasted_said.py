@@ -177,6 +177,17 @@ def test_sentences_are_read_as_they_are_meant() -> None:
         HostRanks("n1", 0, 7),
         HostRanks("n2", 8, 15),
     )
+    assert list_host_ranks("jobs on b4 (ranks 4, 5, 6 and 7) stand, b1 (rank 0 and 1) not yet") == (
+        HostRanks("b4", 4, 7),
+        HostRanks("b1", 0, 1),
+    )
+    assert list_host_ranks("ranks 0, 1 run on b1, ranks 2 & 3 on host b2") == (
+        HostRanks("b1", 0, 1),
+        HostRanks("b2", 2, 3),
+    )
+    assert list_host_ranks("b1 has ranks 0, 2 and 4, and b2 (ranks 1, 3)") == ()
+    assert list_host_ranks("in step-12 ranks 2 and 3 wait, not b2 (ranks 4 and 5)") == ()
+    assert list_host_ranks("b2 (ranks 4 and 5-7), b3 (ranks 8, 9.5)") == ()
     assert list_host_ranks("v1.2 has ranks 3-900 and n1 has ranks 7-7") == ()
     assert find_order("collectives of a rank are in order, 3 processes") is None
 
@@ -334,6 +345,49 @@ def test_process_that_ps_shows_in_a_silent_file_server(tmp_path: Path, wait: str
     ]
     finding = first_of(say(tmp_path, *lines))
     assert (finding.code, finding.culprits.nodes) == ("H116", ["gn05"])
+
+
+STATS = {
+    "ps": "$ ps -eo pid,stat,wchan:28,cmd | grep python   # on gn05",
+    "prompt": "me@login:~$ ps -o pid,stat,wchan,args -u me # node gn05",
+    "aux": "ps -eo pid,stat,wchan:28,cmd | grep -v root    ## host gn05:",
+}
+OWNERS = {
+    "list": "the jobs of gn05 (ranks 4 and 5) have not moved since noon, gn04 waits",
+    "range": "gn05 has ranks 4-5",
+    "on": "gn04 has no load, ranks 4, 5 are on gn05",
+}
+
+
+@pytest.mark.parametrize("command", STATS)
+@pytest.mark.parametrize("said", OWNERS)
+def test_processes_of_a_host_that_a_comment_names_are_its_ranks(
+    tmp_path: Path, command: str, said: str
+) -> None:
+    rows = [
+        f"  {pid} D    nfs_wait_on_request         python -u fit.py --root /nas" for pid in (71, 73)
+    ]
+    silent = "[4411.018836] nfs: server nas2 not responding, still trying"
+    lines = [OWNERS[said], "", STATS[command], *rows, "", "$ dmesg | tail -1", silent]
+    finding = first_of(say(tmp_path, *lines))
+
+    assert (*show(finding), finding.culprits.nodes) == ("H116", [4, 5], ["gn05"])
+
+    # As many as there are must be kept.
+    finding = first_of(say(tmp_path, *lines[:4], *lines[5:]))
+    assert (*show(finding), finding.culprits.nodes) == ("H116", [], ["gn05"])
+
+
+@pytest.mark.parametrize(
+    "comment", ["rank 5 of 8", "on all nodes", "since step-4", "gn05 was fine"]
+)
+def test_other_comments_name_no_host(tmp_path: Path, comment: str) -> None:
+    rows = [f"  {pid} D    nfs_wait_on_request    python -u fit.py" for pid in (71, 73)]
+    said = OWNERS["range"], f"$ ps -eo pid,stat,wchan:28,cmd  # {comment}"
+    silent = "[4411.018836] nfs: server nas2 not responding, still trying"
+    finding = first_of(say(tmp_path, *said, *rows, "", "$ dmesg | tail -1", silent))
+
+    assert (*show(finding), finding.culprits.nodes) == ("H116", [], [])
 
 
 @pytest.mark.parametrize("quote", ["> ", ">", ">> ", "> > "])

@@ -39,6 +39,8 @@ WAYS = {
     "behind": '$ ssh worker-1 "py-spy dump --pid {0}"     # RANK={1}',
     "kubectl": "$ kubectl exec worker-1 -- py-spy dump --pid {0}  # global rank {1}",
     "local": "$ py-spy dump --pid {0}   # rank {1}",
+    "that one": "$ py-spy dump --pid {0}   # that rank ({1}), half an hour later",
+    "brackets": "py-spy dump -p {0}  # the one in question, rank ({1})",
 }
 OK = "{0}: [Rank 0] step=900, lr=[1.2e-05]"
 
@@ -56,6 +58,16 @@ def test_exception_is_of_the_rank_that_does_not_end(tmp_path: Path, way: str, la
     finding = first_of(say(tmp_path, *paste(way, last=last)))
 
     assert (finding.code, finding.culprits.ranks) == ("H120", [6])
+
+
+@pytest.mark.parametrize(
+    "note", ["the one that rank (6) waits for", "what that rank (6) talks to", "not that rank (6)"]
+)
+def test_comment_about_another_rank_names_nobody(tmp_path: Path, note: str) -> None:
+    ended = [line.format(LAST[0]) for line in ENDED]
+    report = say(tmp_path, *RAISED, f"$ py-spy dump --pid 5102   # {note}", *ended)
+
+    assert not [one for one in report.findings if one.culprits.ranks]
 
 
 def test_exception_of_another_host_is_not_of_the_rank_that_is_at_its_end(tmp_path: Path) -> None:

@@ -67,7 +67,6 @@ CASES = [
         "torch.version.cuda",
     ),
     (trace("AssertionError: Torch not compiled with CUDA enabled", "t.py:3"), "build", "torch"),
-    (NCCL.format("bootstrap.cc:402", VERSIONS), "versions", "nccl.version()"),
     (
         NCCL.format("bootstrap.cc:48", "Bootstrap : no socket interface found"),
         "interface",
@@ -92,6 +91,15 @@ def test_mistake_is_told_with_what_to_paste(
     assert report.verdict is Verdict.CRASHED
     assert not finding.culprits.ranks
     assert any(remedy in text for text in finding.remedies)
+
+
+def test_releases_that_refuse_each_other_differ(tmp_path: Path) -> None:
+    report = tell(tmp_path, {"train.log": NCCL.format("bootstrap.cc:402", VERSIONS)})
+    finding = report.findings[0]
+
+    assert (finding.code, finding.severity, finding.culprits.ranks) == ("N417", "error", [])
+    assert finding.details["versions"] == {"2.27.3": ["rank 1"], "2.26.2": ["rank 0"]}
+    assert any("nccl.version()" in text for text in finding.remedies)
 
 
 @pytest.mark.parametrize(

@@ -68,6 +68,21 @@ _PLACED = re.compile(
 _NUMBERS = r"(\d{1,7}) ?(?:-|\u2013|\.{2,3}|to|through) ?(\d{1,7})(?![\w.])"
 _MORE_ON = re.compile(rf"(?:[,;/]|\band) {{0,2}}{_NUMBERS} (?:(?:are|run|on|at|in) ){{1,3}}{_HOST}")
 _MORE_HAS = re.compile(rf"(?:[,;/]|\band) {{0,2}}{_HOST}(?: has| have| holds| runs)?:? {_NUMBERS}")
+# Ranks one by one, as a host of few has them: `box2 (ranks 2 and 3)`, `ranks 0, 1 run on box1`.
+_LISTED = (
+    r"ranks? ?(?P<NAME>\d{1,7}(?: ?[,/&+] ?(?:and )?\d{1,7}| and \d{1,7}){1,63})"
+    r"(?! ?[-.,/&+\u2013]? ?\d| (?:and|to|through) \d|[\w.]\w)"
+)
+_HOST_LIST = re.compile(
+    rf"(?<![\w./-]){_HOST.replace('(', '(?P<host>', 1)}"
+    r"(?: ?[(=] ?| (?:has|have|holds|runs|hosts|with) )(?:(?:the|global) ){0,2}"
+    rf"{_LISTED.replace('NAME', 'own')}"
+    rf"|\b{_LISTED.replace('NAME', 'ranks')}"
+    r"(?: ?[(@] ?|,? (?:(?:are|all|run|live|sit|both) ){0,2}(?:on|at) )"
+    r"(?:(?:node|host|machine) )?"
+    rf"{_HOST.replace('(', '(?P<where>', 1)}",
+    re.IGNORECASE,
+)
 _DENIED = re.compile(
     r"\b(?:not|but|except|unlike|some|may|might|maybe|\w{1,8}n't)\b", re.IGNORECASE
 )
@@ -126,7 +141,15 @@ def list_host_ranks(text: str) -> tuple[HostRanks, ...]:
         told = [(one[2], *one[:2]) for one in (*on, *(_MORE_ON.findall(text) if on else ()))]
     ranges = [HostRanks(host, int(first), int(last)) for host, first, last in told]
     ranges = [one for one in ranges if 0 < one.last - one.first < _MOST_ON_HOST]
-    return (*ranges, *_list_series(text))
+    return (*ranges, *_list_series(text), *_list_listed(text))
+
+
+def _list_listed(text: str) -> Iterator[HostRanks]:
+    """Yield the ranks of hosts that are told one by one, and follow each other."""
+    for match in filter(_is_meant, _HOST_LIST.finditer(text)):
+        ranks = [int(rank) for rank in re.findall(r"\d+", match["own"] or match["ranks"])]
+        if ranks == list(range(ranks[0], ranks[0] + len(ranks))):
+            yield HostRanks(match["host"] or match["where"], ranks[0], ranks[-1])
 
 
 def _is_meant(match: re.Match[str]) -> bool:

@@ -1,9 +1,13 @@
-"""C210 config-error: what is wrong with the environment, the command line or the machine."""
+"""C210 config-error: what is wrong with the environment, the command line or the machine.
+
+And N417, where a library refused to start as ranks use different versions of it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from whystuck.diagnose import codes
 from whystuck.diagnose.algorithms.failures.causes import name_known, write_exception
@@ -133,8 +137,9 @@ def _make_case(view: LogView, mistake: _Mistake) -> Case:
     place = f" in {describe_place(where[0])}" if where else ""
     who = " and ".join(nodes) if nodes else name_ranks(ranks) if ranks else ""
     sentence = mistake.error.sentence
+    is_apart = kind.name == "versions"
     return Case(
-        code=codes.CONFIG_ERROR,
+        code=codes.VERSIONS_DIFFER if is_apart else codes.CONFIG_ERROR,
         summary=f"{who}: {sentence}{place}" if who else f"{sentence}{place}",
         tier=OWN,
         ranks=ranks,
@@ -147,10 +152,24 @@ def _make_case(view: LogView, mistake: _Mistake) -> Case:
         confidence=Confidence.CERTAIN
         if any(item.source not in {"log", "launcher log"} for item in mistake.exceptions)
         else Confidence.LIKELY,
-        details={"kind": kind.name, "words": mistake.error.words},
+        details=_map_versions(view, mistake.error.words)
+        if is_apart
+        else {"kind": kind.name, "words": mistake.error.words},
         remedies=mistake.error.remedies,
         scope=frozenset(mistake.ranks),
     )
+
+
+def _map_versions(view: LogView, words: Mapping[str, str]) -> dict[str, Any]:
+    """Return who has which version: the host of a rank, or else the rank."""
+    told = [(words.get(version), words.get(rank)) for version, rank in (("va", "a"), ("vb", "b"))]
+    return {
+        "versions": {
+            version: [view.node_by_rank.get(int(rank[:9]), "") or f"rank {rank}"]
+            for version, rank in told
+            if version and rank
+        }
+    }
 
 
 def _choose_lines(mistake: _Mistake) -> tuple[LogEvent, ...]:

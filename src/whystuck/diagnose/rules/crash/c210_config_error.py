@@ -14,9 +14,8 @@ class ConfigErrorRule(LogRule):
     ## What it means
 
     The job could not start, or a part of it: a module or library is missing, an argument is
-    unknown, a port is in use, a variable is not set, a driver does not fit, versions differ between
-    hosts, or a limit is too low. What ranks report after it (time limits, lost connections) follows
-    from it.
+    unknown, a port is in use, a variable is not set, a driver does not fit, or a limit is too low.
+    What ranks report after it (time limits, lost connections) follows from it.
 
     ## How it is found
 
@@ -31,7 +30,7 @@ class ConfigErrorRule(LogRule):
     or an actor of Ray that waits for resources, and a device that lets nobody in are told as well.
 
     In `details`: `kind` is one of module, library, library-version, argument, script, command,
-    port, environment, shared-memory, limits, driver, device, build, versions, interface, fork,
+    port, environment, shared-memory, limits, driver, device, build, interface, fork,
     placement, launcher, resources, transport, device-taken, file, permission, or the class of a
     signature of your own; `words` are the names in the message.
 

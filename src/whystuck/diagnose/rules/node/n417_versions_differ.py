@@ -12,6 +12,7 @@ from whystuck.diagnose.check_rule import tell_problems
 from whystuck.diagnose.context.nccl_facts import NcclFacts, cite_lines
 from whystuck.diagnose.context.scene import Scene
 from whystuck.diagnose.known_bad import parse_version
+from whystuck.diagnose.logs.log_rule import tell_case
 from whystuck.diagnose.nccl_rule import NcclRule
 from whystuck.diagnose.policy import Policy
 from whystuck.diagnose.rule import Blame
@@ -30,7 +31,8 @@ class VersionsDiffer(NcclRule):
 
     The version that NCCL prints when it starts, and the one in errors of torch; `whystuck check`
     compares the driver with what torch was built for. `details.versions`
-    maps each version to the hosts, or logs, that tell it. Where the messages by which NCCL finds
+    maps each version to the hosts, logs or ranks that tell it. Where NCCL refused to start
+    (`Mismatched NCCL version detected`), it is an error. Where the messages by which NCCL finds
     its peers do not have the size that the other side expects, that is why they were lost.
 
     ## False alarms
@@ -39,10 +41,10 @@ class VersionsDiffer(NcclRule):
 
     ## What to do
 
-    Use one image on all nodes. Where NCCL refused to start for it, C210 is reported.
+    Use one image on all nodes.
     """
 
-    code = "N417"
+    code = codes.VERSIONS_DIFFER
     needs: ClassVar[tuple[str, ...]] = ("logs", "checks")
     name = "versions-differ"
     explains = (codes.PEER_LOST, codes.RENDEZVOUS_FAILED)
@@ -53,7 +55,10 @@ class VersionsDiffer(NcclRule):
 
     def check(self, scene: Scene, policy: Policy) -> Iterator[Finding]:
         """Yield what the lines of NCCL tell, and what a check of the node found."""
-        yield from super().check(scene, policy)
+        refused = [tell_case(self, case) for case in scene.story.of(self.code)]
+        yield from (replace(finding, severity=Severity.ERROR) for finding in refused)
+        if not refused:
+            yield from super().check(scene, policy)
         yield from tell_problems(self, scene)
 
     def look(self, facts: NcclFacts, scene: Scene) -> Iterator[Finding]:

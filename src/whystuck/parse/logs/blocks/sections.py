@@ -80,6 +80,10 @@ _HEAD = re.compile(
     rf"(?P<behind>{_HOST}):? ?[=#*<>-]{{0,12}}$"
     rf"|^{_TALK}\[?(?:[\w.-]{{1,40}}@)?(?P<prompt>{_HOST})(?:[: ][^\n#$%]{{0,80}})?\]? ?[#$%] ?"
     r"(?P<command>.*)$"
+    # A comment behind a command: `$ ps -eo pid,stat,wchan,cmd   # on n4`
+    rf"|^{_TALK}(?:[\w@:~./-]{{0,60}}[$#%>] ?)?{_LOOK.pattern}[^\n#]{{0,200}}?\s#+ {{0,4}}"
+    rf"(?:this is )?(?:on|at|of|host|node|machine):? (?:(?:node|host|machine) )?(?P<noted>{_HOST})"
+    r"[)\s:.]{0,4}$"
     # A sentence about the log of a kernel.
     rf"|^{_FAR}{_OF}(?P<said>{_HOST})\b{_FAR}\b{_WORDS}\b.*$"
     rf"|^{_FAR}\b{_WORDS}\b{_FAR}{_OF}(?P<told>{_HOST})\b.*$"
@@ -88,7 +92,7 @@ _HEAD = re.compile(
     r"(?:has|had|shows?|showed|says|said|prints|logs|logged|reports?)\b.*$",
     re.MULTILINE,
 )
-_ANY_HOST = ("ssh", "fence", "behind", "said", "told", "only")
+_ANY_HOST = ("ssh", "fence", "behind", "noted", "said", "told", "only")
 _DESCRIBED = re.compile(
     r"\bkubectl\b.{0,200}? describe (?:pods?[ /])(?P<pod>[a-z0-9][\w.-]{0,200})"
     r"|^Name: +(?P<name>\S{1,200})$",

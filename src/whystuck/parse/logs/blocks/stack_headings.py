@@ -9,7 +9,7 @@ from whystuck.evidence.ranks import MAX_RANK
 from whystuck.parse.logs.said_groups import list_groups
 
 # The name of a rank in a line of its own, or at the end of one, as a heading of what follows.
-_RANK = r"[Rr](?:ANK|ank)[ _:=#]{0,2}(?P<rank>\d{1,7})"
+_RANK = r"[Rr](?:ANK|ank)[ _:=#]{0,2}\(?(?P<rank>\d{1,7})"
 _HEADING = re.compile(
     rf"^[\W_]{{0,12}}{_RANK}\b(?:[\W_]*$|:? ?https?://"
     r"|[\s,:]*\(?(?:pid|PID|host|node|on|at|py-spy)\b"
@@ -35,9 +35,10 @@ _HERE = re.compile(
     rf"(?: (?:the one|that) of)? {_RANK.replace('rank>', 'last>')}(?:'s)?[\W_]{{0,12}}$",
     re.IGNORECASE,
 )
-# What makes another one the one that the sentence is about.
+# What makes another one the one that the sentence is about; `that rank` does not.
 _OTHERS = re.compile(
-    r"\b(?:not|but|except|unlike|than|to|with|without|besides|local|talk\w*|wait\w*|that|which|what"
+    r"\b(?:not|but|except|unlike|than|to|with|without|besides|local|talk\w*|wait\w*|which|what"
+    r"|that(?! ?$)"
     r"|ranks?|(?:and|or|,|/|(?<![a-z])-) ?\d)\b",
     re.IGNORECASE,
 )
