@@ -60,6 +60,14 @@ class ToldOp:
     enqueued: int = -1
     completed: int = -1
     is_member: bool = False
+    dtype: str = ""
+
+    @property
+    def form(self) -> OpForm:
+        """What it is, with the sizes and the type of its tensors as far as they are told."""
+        inputs, outputs = (self.sizes[:1], self.sizes[1:]) if self.sizes[0] else ((), ())
+        types = (self.dtype,) * bool(self.dtype)
+        return OpForm(self.op, inputs, outputs, types, types)
 
     @property
     def is_transfer(self) -> bool:
@@ -94,7 +102,8 @@ class ToldStatus:
 class ToldGroup:
     """The ops and counters of one group; ``is_sure`` tells that the numbers are surely of one.
 
-    Those who speak are named by their numbers in it where it is ``is_of_members``.
+    Those who speak are named by their numbers in it where it is ``is_of_members``. Of ranks whose
+    last op is over, ``over`` has that op, where it is told.
     """
 
     name: str
@@ -102,6 +111,7 @@ class ToldGroup:
     is_of_members: bool = False
     ops: dict[int, ToldOp] = field(default_factory=dict)
     statuses: dict[int, ToldStatus] = field(default_factory=dict)
+    over: dict[int, ToldOp] = field(default_factory=dict)
 
 
 def list_told_groups(view: LogView) -> list[ToldGroup]:
@@ -277,13 +287,7 @@ def make_told_table(group: ToldGroup) -> Collectives:
         rows.append((op, op.seq, False, True))
         rows += [(op, seq, False, False) for seq in range(op.seq + 1, op.enqueued + 1)[:_NEAR]]
     forms: dict[OpForm, int] = {OpForm(UNKNOWN_OP): 0}
-    for op in group.ops.values():
-        form = OpForm(op.op, op.sizes[:1], op.sizes[1:]) if op.sizes[0] else OpForm(op.op)
-        forms.setdefault(form, len(forms))
-    numbers = {
-        op.rank: forms[OpForm(op.op, op.sizes[:1], op.sizes[1:]) if op.sizes[0] else OpForm(op.op)]
-        for op in group.ops.values()
-    }
+    numbers = {op.rank: forms.setdefault(op.form, len(forms)) for op in group.ops.values()}
     artifacts = sorted({op.event.artifact for op in group.ops.values()})
     places = [artifacts.index(op.event.artifact) for op, *_ in rows]
     count = len(rows)

@@ -97,6 +97,24 @@ def split_pairs(text: str) -> list[str]:
     return [cell for cell in _SPACED.split(_FILLED.sub("/", text).strip(" \t|,;")) if cell]
 
 
+def split_outside(text: str, marks: str) -> list[str]:
+    """Split a row at marks that are in no brackets.
+
+    Lists in cells have blanks and commas of their own: `[[4096, 512]]`.
+    """
+    cells, begin, depth = list[str](), 0, 0
+    for at, char in enumerate(text):
+        if char in "([{":
+            depth += 1
+        elif char in ")]}":
+            depth = max(0, depth - 1)
+        elif not depth and char in marks:
+            cells.append(text[begin:at])
+            begin = at + 1
+    cells.append(text[begin:])
+    return [cell.strip() for cell in cells]
+
+
 # The surest first.
 WAYS: tuple[Callable[[str], list[str]], ...] = (_split_bars, _split_commas, _split_wide, _split_any)
 

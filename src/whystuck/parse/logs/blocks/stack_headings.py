@@ -102,8 +102,9 @@ def _find_seat(text: str) -> re.Match[str] | None:
 _NUMBERS = re.compile(r"\d{1,7}(?:\s?(?:-|\u2013|\.{2,3})\s?\d{1,7})?")
 _MOST_RANKS = 4096
 # Ranks that have the stack that is shown: `ranks 1 2 3 are identical`, `same for ranks 1-7`.
-_LIST = r"ranks?[ =:]{0,2}(?P<NAME>\d(?:[\d ,&\u2013-]|\.{2,3}(?=\d)| and (?=\d)){0,400}?)"
-_ALIKE = r"(?:identical|(?:the )?same|alike|ditto)\b"
+_MORE = r"[\d ,&\u2013-]|\.{2,3}(?=\d)|and (?=[\dr])|ranks?[ _]?(?=\d)"
+_LIST = rf"ranks?[ =:]{{0,2}}(?P<NAME>\d(?:{_MORE}){{0,400}}?)"
+_ALIKE = r"(?:identical|(?:the )?same|alike|ditto|idem)\b"
 _SAME = re.compile(
     rf"\b{_LIST.replace('NAME', 'first')},?(?: \([^()]{{0,40}}\))? {{0,2}}[:=(]? ?"
     rf"(?:(?:is|are|all|look|looks|have|has|show|shows|exactly|just) ){{0,3}}{_ALIKE}"
@@ -230,12 +231,14 @@ def find_same(text: str) -> frozenset[int]:
     return read_rank_list(match["first"] or match["last"])
 
 
+_RANK_OF = r"(?:the |that of )?(?:rank[ =:_]{0,2})?(?P<NAME>\d{1,7})"
 _SAME_AS = re.compile(
-    r"^[\W_]{0,12}(?P<ranks>ranks?[ =:]{0,2}\d[\d ,&.\u2013-]{0,200}?)"
+    rf"^[\W_]{{0,12}}(?P<ranks>ranks?[ =:_]{{0,2}}\d(?:{_MORE}){{0,200}}?)"
     r"(?: ?\([^()]{0,60}\))?[ :=(-]{1,4}"
-    rf"(?:(?:is|are|all|look|looks|has|have) ){{0,2}}{_ALIKE}"
-    r"(?: (?:stack|trace|dump|thing|frames?|place|line))?"
-    r"(?: (?:as|like|with) (?:the |that of )?(?:rank[ =:_]{0,2})?(?P<as>\d{1,7}))?[\W_]*$",
+    rf"(?:(?:is|are|all|look|looks|has|have) ){{0,2}}(?:{_ALIKE}"
+    r"(?: (?:stack|trace|dump|thing|frames?|place|line|entry|record))?"
+    rf"(?: (?:as|like|with) {_RANK_OF.replace('NAME', 'as')})?"
+    rf"|(?:as|like) {_RANK_OF.replace('NAME', 'like')})[\W_]*$",
     re.IGNORECASE,
 )
 
@@ -269,7 +272,7 @@ def find_same_as(text: str) -> tuple[frozenset[int], int] | None:
     match = _SAME_AS.match(text) if is_said else None
     if match is None:
         return None
-    return read_rank_list(match["ranks"]), int(match["as"] or -1)
+    return read_rank_list(match["ranks"]), int(match["as"] or match["like"] or -1)
 
 
 def read_rank_list(text: str) -> frozenset[int]:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from math import prod
 
 from whystuck.diagnose import codes
 from whystuck.diagnose.algorithms.ops.alignment import align, split_by
 from whystuck.diagnose.algorithms.ops.divergence import Divergence, find_divergence
 from whystuck.diagnose.algorithms.ops.divergence_kinds import DivergenceKind
 from whystuck.diagnose.algorithms.ops.groups import collect_groups
+from whystuck.diagnose.algorithms.stacks.frames import make_places
+from whystuck.diagnose.logs.cases.ops.odd_ones import choose_by_past, choose_odd
 from whystuck.diagnose.logs.cases.ops.told_counters import judge_counters, list_counted_ops
 from whystuck.diagnose.logs.cases.parts import find_time
 from whystuck.diagnose.logs.story import PARTED, Case
-from whystuck.diagnose.logs.told_entries import list_entry_groups
+from whystuck.diagnose.logs.told_entries import list_entry_groups, list_sites
 from whystuck.diagnose.logs.told_ops import (
     ToldGroup,
     ToldOp,
@@ -35,7 +38,11 @@ _CODES = {
     DivergenceKind.EXTRA: codes.EXTRA_COLLECTIVE,
     DivergenceKind.SKIPPED: codes.SKIPPED_COLLECTIVE,
 }
-_DIFFERENT = {codes.OP_MISMATCH: "another op", codes.SHAPE_MISMATCH: "tensors of another size"}
+_DIFFERENT = {
+    codes.OP_MISMATCH: "another op",
+    codes.SHAPE_MISMATCH: "tensors of another size",
+    codes.DTYPE_MISMATCH: "tensors of another type",
+}
 _BATCHED = re.compile(r"\b(isend|irecv)\((?:src=)?(\d{1,7}) ?-> ?(?:dst=)?(\d{1,7})\)")
 _P2P_OP = re.compile(
     r"P2POp\((isend|irecv) pg=[^,]{1,80}, group_src=(\d{1,7}), group_dst=(\d{1,7})"
@@ -158,21 +165,6 @@ def _it(ranks: Sequence[int]) -> str:
     return "it" if len(ranks) == 1 else "them"
 
 
-@dataclass(frozen=True)
-class _Blame:
-    """Whom a case names; nobody where the sides are as large as each other."""
-
-    odd: tuple[int, ...]
-    is_clear: bool
-
-
-def _choose_odd(values: Mapping[int, object]) -> _Blame:
-    """Find the few ranks that differ from all others; one against one may be either's mistake."""
-    common, *others = split_by(values)
-    odd = tuple(sorted(rank for ranks in others for rank in ranks))
-    return _Blame(odd, len(common) > 1 and len(odd) < len(common))
-
-
 def _judge_idle(group: ToldGroup, ops: Sequence[ToldOp]) -> Case | None:
     """Find ranks that say that all they issued is over, while others wait in a later op."""
     first = min(ops, key=lambda op: op.seq)
@@ -254,33 +246,44 @@ def is_extra_barrier(ops: Sequence[ToldOp], odd: Sequence[int]) -> bool:
 
 def _tell_divergence(divergence: Divergence, group: ToldGroup, ops: Sequence[ToldOp]) -> Case:
     code = _CODES[divergence.way]
-    sizes = {op.rank: op.sizes[0] for op in ops}
-    values = {op.rank: op.op if code == codes.OP_MISMATCH else sizes[op.rank] for op in ops}
-    blame = _choose_odd(values)
-    if code in _DIFFERENT and is_extra_barrier(ops, blame.odd):
+    values = {op.rank: _find_value(op, code) for op in ops}
+    over = (op for op in group.over.values() if (op.op, op.seq) == (ops[0].op, ops[0].seq))
+    past = {op.rank: _find_value(op, code) for op in over}
+    blame = choose_by_past(values, past)
+    if code in _DIFFERENT and is_extra_barrier(ops, blame.ranks):
         code = codes.EXTRA_COLLECTIVE
-    is_sure = group.is_sure or bool(group.name) or is_one_call(ops, blame.odd)
+    # What nothing names may be several groups, each with sizes of its own.
+    is_one = group.is_sure and (code == codes.OP_MISMATCH or len(blame.ranks) == 1)
+    is_sure = is_one or bool(group.name) or is_one_call(ops, blame.ranks)
     is_known = blame.is_clear and is_sure
     told = "; ".join(
         f"{name_ranks(ranks)}: {_show(next(op for op in ops if op.rank == ranks[0]))}"
         for ranks in split_by(values)
     )
+    if past and is_known and not choose_odd(values).is_clear:
+        told += f"; {name_ranks(sorted(past))}, for which it is over, are like the others"
     where = f" of group {group.name}" if group.name else ""
-    what = "a barrier" if is_extra_barrier(ops, blame.odd) else "another call"
+    what = "a barrier" if is_extra_barrier(ops, blame.ranks) else "another call"
     what = _DIFFERENT.get(code, what)
     head = (
-        f"{name_ranks(blame.odd)} came to number {ops[0].seq}{where} with {what} than the others"
+        f"{name_ranks(blame.ranks)} came to number {ops[0].seq}{where} with {what} than the others"
         if is_known
         else f"ranks came to number {ops[0].seq}{where} with different ops or sizes"
     )
-    odd = blame.odd if is_known else ()
+    odd = blame.ranks if is_known else ()
     return Case(
         code=code,
         summary=f"{head} ({told})",
         tier=PARTED,
         ranks=odd,
         victims=tuple(op.rank for op in ops if op.rank not in odd) if odd else (),
-        lines=_cite([op.event for op in sorted(ops, key=lambda op: op.rank not in blame.odd)]),
+        lines=_cite([op.event for op in sorted(ops, key=lambda op: op.rank not in blame.ranks)]),
+        where=tuple(
+            place
+            for op in ops
+            if op.rank in odd
+            for place in make_places(op.rank, list_sites(op.event))
+        ),
         time=find_time([op.event for op in ops]),
         confidence=Confidence.LIKELY if is_sure else Confidence.POSSIBLE,
         details={
@@ -291,22 +294,29 @@ def _tell_divergence(divergence: Divergence, group: ToldGroup, ops: Sequence[Tol
     )
 
 
+def _find_value(op: ToldOp, code: str) -> object:
+    """Return what ranks do not agree on."""
+    if code == codes.DTYPE_MISMATCH:
+        return op.dtype
+    return op.op if code == codes.OP_MISMATCH else prod(op.sizes[0])
+
+
 def _compare_numbers(view: LogView, group: ToldGroup, ops: Sequence[ToldOp]) -> Case | None:
     """Compare at which number ranks are: who is ahead made a call that others did not share."""
     if len({op.seq for op in ops}) < _PAIR or not (group.is_sure or group.name):
         return None
     values = {op.rank: op.seq for op in ops}
-    blame = _choose_odd(values)
+    blame = choose_odd(values)
     # Of ranks that are not shown, most may be with those that seem odd.
-    is_known = blame.is_clear and 2 * (len(ops) - len(blame.odd)) > len(view.ranks)
+    is_known = blame.is_clear and 2 * (len(ops) - len(blame.ranks)) > len(view.ranks)
     common = split_by(values)[0][0]
-    is_ahead = all(values[rank] > values[common] for rank in blame.odd)
+    is_ahead = all(values[rank] > values[common] for rank in blame.ranks)
     told = "; ".join(
         f"{name_ranks(ranks)}: {_show(next(op for op in ops if op.rank == ranks[0]))}"
         for ranks in split_by(values)
     )
     where = f" of group {group.name}" if group.name else ""
-    odd = blame.odd if is_known else ()
+    odd = blame.ranks if is_known else ()
     return Case(
         code=codes.EXTRA_COLLECTIVE if is_ahead or not is_known else codes.SKIPPED_COLLECTIVE,
         summary=f"ranks wait at different numbers{where}, so that they did not make the same calls "
@@ -377,5 +387,7 @@ def _cite(events: Sequence[LogEvent]) -> tuple[LogEvent, ...]:
 
 
 def _show(op: ToldOp) -> str:
-    sizes = f" of {op.sizes[0][0]} elements" if op.sizes[0] else ""
+    sizes = f" of {prod(op.sizes[0])} elements" if op.sizes[0] else ""
+    if len(op.sizes[0]) > 1 or op.dtype:
+        sizes = f" of {[*op.sizes[0]]}{' ' + op.dtype if op.dtype else ''}"
     return f"{op.op} {op.seq}{sizes}"

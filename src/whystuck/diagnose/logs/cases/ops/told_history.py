@@ -22,6 +22,7 @@ from whystuck.diagnose.algorithms.source.blocks import item_holds, parse_text
 from whystuck.diagnose.algorithms.stacks.frames import describe_place, make_places
 from whystuck.diagnose.logs.cases.parts import find_time
 from whystuck.diagnose.logs.story import PARTED, Case
+from whystuck.diagnose.logs.told_entries import list_sites
 from whystuck.diagnose.logs.view import LogView
 from whystuck.evidence.finding import Confidence
 from whystuck.evidence.logs.lines import LogEvent
@@ -117,9 +118,7 @@ def _read_entry(event: LogEvent, sources: Mapping[str, str]) -> _Entry:
     dtype = event.groups.get("dtype") or ""
     op = find_op_name(event.groups["op"].lower())
     form = OpForm(op, sizes, sizes, (dtype,) * bool(dtype), (dtype,) * bool(dtype))
-    rows = (event.groups.get("sites") or "").split("\n")
-    frames = (row.split("\t") for row in rows if row.count("\t") == 2)  # noqa: PLR2004
-    site = [Frame(function, file, int(line)) for file, line, function in frames]
+    site = list_sites(event)
     names = tuple(frame.function for frame in site)
     if len(site) == 1:
         # Of a line alone, people print what is called there, too, rather than who calls.
