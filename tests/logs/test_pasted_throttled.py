@@ -182,3 +182,84 @@ def test_device_of_a_table_is_the_rank_that_somebody_says(tmp_path: Path) -> Non
 )
 def test_clocks_that_tell_nothing(tmp_path: Path, rows: list[list[str]]) -> None:
     assert say(tmp_path, *draw_blanks(CLOCKS, rows)).findings == []
+
+
+MASKS = "clocks.sm,temperature.gpu,clocks_event_reasons.active"
+OLD_MASKS = "clocks.gr,temperature.gpu,clocks_throttle_reasons.active"
+AROUND = ["slower since this morning, nothing was changed", "I looked at all the nodes:"]
+
+
+def mask_rows(host: str, *, hot: bool, index: bool = True) -> list[str]:
+    told = "915 MHz, 90, 0x0000000000000068" if hot else "1755 MHz, 61, 0x0000000000000004"
+    return [f"{f'{at}, ' if index else ''}{told}" for at in range(2)]
+
+
+@pytest.mark.parametrize("columns", [MASKS, OLD_MASKS])
+@pytest.mark.parametrize("index", [True, False])
+def test_bits_of_reasons_tell_the_host(tmp_path: Path, columns: str, *, index: bool) -> None:
+    asked = f"{'index,' * index}{columns}"
+    text = [*AROUND, f'$ pdsh -w w[1-3] "nvidia-smi --query-gpu={asked} --format=csv,noheader"']
+    for host in ("w1", "w2", "w3"):
+        lines = mask_rows(host, hot=host == "w2", index=index)
+        text += [*(f"{host}: {line}" for line in lines), "..."]
+    finding = first_of(say(tmp_path, *text, "(the same on the others)", "what can I do?"))
+
+    assert (finding.code, finding.culprits.nodes, finding.culprits.ranks) == ("N413", ["w2"], [])
+    assert finding.details["devices"] == [0, 1]
+    assert "HW Thermal Slowdown" in finding.summary
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        "$ for n in w1 w2 w3; do echo == $n; ssh $n nvidia-smi --query-gpu=index,{0}; done",
+        "$ pdsh -w w[1-3] nvidia-smi --query-gpu=index,{0} --format=csv,noheader | dshbak -c",
+    ],
+)
+def test_host_of_rows_stands_above_them(tmp_path: Path, ask: str) -> None:
+    text = [*AROUND, ask.format(MASKS)]
+    for host in ("w1", "w2", "w3"):
+        head = [f"== {host}"] if "echo" in ask else ["-" * 16, host, "-" * 16]
+        text += [*head, *mask_rows(host, hot=host == "w3")]
+    finding = first_of(say(tmp_path, *text))
+
+    assert (finding.code, finding.culprits.nodes) == ("N413", ["w3"])
+
+
+SECTION = [
+    "        HW Slowdown                                    : Active",
+    "            HW Thermal Slowdown                        : {0}",
+    "            HW Power Brake Slowdown                    : Not Active",
+]
+
+
+@pytest.mark.parametrize(
+    ("head", "node"),
+    [
+        ("w7 nvidia-smi -q -d PERFORMANCE:", ["w7"]),
+        ("on w7: nvidia-smi -q -d PERFORMANCE", ["w7"]),
+        ("root@w7:~# nvidia-smi -q -d PERFORMANCE", ["w7"]),
+        ("$ ssh w7 nvidia-smi -q -d PERFORMANCE", ["w7"]),
+        ("$ nvidia-smi -q -d PERFORMANCE", []),
+    ],
+)
+def test_active_slowdown_is_of_the_host_that_was_asked(
+    tmp_path: Path, head: str, node: list[str]
+) -> None:
+    finding = first_of(
+        say(tmp_path, "steps are slow", head, *(line.format("Active") for line in SECTION))
+    )
+
+    assert (finding.code, finding.culprits.nodes) == ("N413", node)
+
+
+def test_slowdown_that_is_not_active_is_none(tmp_path: Path) -> None:
+    lines = [line.replace(": Active", ": Not Active") for line in SECTION]
+    assert say(tmp_path, "on w7: nvidia-smi -q", *lines).findings == []
+
+
+def test_reasons_of_power_and_of_idle_devices_are_none(tmp_path: Path) -> None:
+    text = [f"$ pdsh -w w[1-3] nvidia-smi --query-gpu=index,{MASKS} --format=csv,noheader"]
+    text += [f"w{host}: {at}, 1755 MHz, 61, 0x0000000000000004" for host in (1, 2) for at in (0, 1)]
+    text += [f"w3: {at}, 345 MHz, 33, 0x0000000000000001" for at in (0, 1)]
+    assert say(tmp_path, *AROUND, *text).findings == []

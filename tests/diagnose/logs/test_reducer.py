@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from tests.diagnose.logs.config_logs import GLOO_CUT, SITE, first, trace
 
 UNUSED = (
@@ -125,3 +126,49 @@ def test_lines_without_a_traceback_are_enough(tmp_path: Path) -> None:
     finding = first(tmp_path, {"train.log": "\n".join([*lines, *others])})
 
     assert (finding.code, finding.culprits.ranks) == ("C213", [2])
+
+
+LIGHTNING = (
+    "RuntimeError: It looks like your LightningModule has parameters that were not used in "
+    "producing the loss returned by training_step. If this is intentional, you must enable the "
+    "detection of unused parameters in DDP, either by setting the string value "
+    "`strategy='ddp_find_unused_parameters_true'` or by setting the flag in the strategy."
+)
+MEGATRON = (
+    "AssertionError: Communication call has not been issued for this bucket "
+    "(3/7 params have grad available)"
+)
+NAMED = "Parameters which did not receive grad for rank {0}: head.b.weight, head.b.bias"
+
+
+@pytest.mark.parametrize("error", [LIGHTNING, MEGATRON])
+def test_what_wrappers_say_in_its_place(tmp_path: Path, error: str) -> None:
+    text = "".join(trace(error, "fit.py:12", rank=rank) for rank in range(4))
+    finding = first(tmp_path, {"train.log": text})
+
+    assert (finding.code, finding.culprits.ranks) == ("C213", [])
+    assert (finding.where[0].file, finding.where[0].line) == ("/app/fit.py", 12)
+
+
+def test_error_in_other_words_beside_its_details(tmp_path: Path) -> None:
+    lines = ["epoch 0", LIGHTNING, "", *(NAMED.format(rank) for rank in range(2))]
+    finding = first(tmp_path, {"paste.txt": "\n".join(lines)})
+
+    assert (finding.code, finding.culprits.ranks) == ("C213", [])
+    assert "head.b.weight" in finding.summary
+    assert finding.details["same_everywhere"] is True
+
+
+@pytest.mark.parametrize("prefix", ["", "[rank1]: ", "1: "])
+def test_details_alone_are_of_an_error(tmp_path: Path, prefix: str) -> None:
+    lines = [f"{prefix}{NAMED.format(1)}", f"{prefix}ValueError: step failed, see above"]
+    finding = first(tmp_path, {"train.log": "\n".join(lines)})
+
+    assert finding.code == "C213"
+    assert finding.confidence.value == "likely"
+
+
+def test_that_all_parameters_are_used_is_no_error(tmp_path: Path) -> None:
+    text = "[Rank 0] reducer: all parameters were used in producing the loss\n"
+    text += trace("ValueError: bad batch", "fit.py:12", rank=0)
+    assert first(tmp_path, {"train.log": text}).code != "C213"

@@ -55,6 +55,9 @@ _KNOWN = tuple(
             codes.REDUCER_ERROR,
             (
                 r"Expected to have finished reduction in the prior iteration"
+                # what Lightning says in its place, and Megatron of a reducer of its own
+                r"|\bparameters that were not used in producing (?:the )?loss\b"
+                r"|Communication call has not been issued for this bucket"
                 r"|Expected to mark a variable ready only once"
                 r"|DDP expects same model across all ranks"
                 r"|in this process with sizes .{0,200} appears not to match"

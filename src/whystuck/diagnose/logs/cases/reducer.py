@@ -21,7 +21,13 @@ from whystuck.evidence.ranks import name_ranks
 
 _UNUSED, _TWICE, _SHAPES = "unused", "ready-twice", "different-models"
 _KINDS = (
-    (_UNUSED, re.compile(r"Expected to have finished reduction|did not receive grad")),
+    (
+        _UNUSED,
+        re.compile(
+            r"Expected to have finished reduction|did not receive grad"
+            r"|not used in producing|has not been issued for this bucket"
+        ),
+    ),
     (_TWICE, re.compile(r"mark a variable ready only once|marked as ready twice")),
     (_SHAPES, re.compile(r"DDP expects same model|appears not to match")),
 )
@@ -45,6 +51,8 @@ class _Told:
     """All that ranks say of one kind of trouble."""
 
     events: list[LogEvent] = field(default_factory=list)
+    # Lines that only stand below an error, which a wrapper may have put into other words.
+    parts: list[LogEvent] = field(default_factory=list)
     exceptions: list[PythonException] = field(default_factory=list)
     ranks: set[int] = field(default_factory=set)
     params: dict[int, tuple[str, ...]] = field(default_factory=dict)
@@ -92,8 +100,7 @@ def make_reducer_errors(view: LogView) -> Iterator[Case]:
         if kind and is_said(event):
             one = told.setdefault(kind, _Told())
             one.take(event.text, event.rank)
-            if event.role == "cause":
-                one.events.append(event)
+            (one.events if event.role == "cause" else one.parts).append(event)
     for item in view.exceptions:
         kind = _find_kind(item.message) if name_known(item) == codes.REDUCER_ERROR else ""
         if kind and not item.is_caught:
@@ -101,8 +108,7 @@ def make_reducer_errors(view: LogView) -> Iterator[Case]:
             one.take(item.message, item.rank)
             one.exceptions.append(item)
     for kind, one in told.items():
-        if one.events or one.exceptions:
-            yield _make_case(view, kind, one)
+        yield _make_case(view, kind, one)
 
 
 def _find_kind(text: str) -> str:
@@ -115,17 +121,18 @@ def _make_case(view: LogView, kind: str, told: _Told) -> Case:
     first = sorted(told.exceptions, key=lambda item: item.rank not in ranks)[:1]
     where = place_exceptions(first)
     place = f" in {describe_place(where[0])}" if where else ""
+    is_whole = bool(told.events or told.exceptions)
     return Case(
         code=codes.REDUCER_ERROR,
         summary=_summarise(kind, told, ranks) + place,
         tier=OWN,
         ranks=ranks,
         victims=list_victims(view, set(ranks) or told.ranks),
-        lines=tuple(told.events[:_MAX_LINES]),
+        lines=tuple((told.events or told.parts)[:_MAX_LINES]),
         exceptions=tuple(told.exceptions),
         where=where,
-        time=find_time(told.events, told.exceptions),
-        confidence=Confidence.CERTAIN,
+        time=find_time(told.events or told.parts, told.exceptions),
+        confidence=Confidence.CERTAIN if is_whole else Confidence.LIKELY,
         details={
             "kind": kind,
             "ranks": sorted(told.ranks),

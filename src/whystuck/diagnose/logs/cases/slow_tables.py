@@ -68,25 +68,27 @@ def make_throttled(view: LogView) -> Iterator[Case]:
         return
     indices = sorted({int(index) for *_, index in slow})
     events = [*(rows[key] for key in slow), *reasons]
-    buses = sorted({event.groups["bus"] for event in reasons})
+    buses = sorted({event.groups["bus"] for event in reasons} - {""})
+    devices = indices or buses
     who = (
-        f"device{'s' * (len(indices) > 1)} {', '.join(map(str, indices))}"
-        if indices
-        else f"the device {', '.join(buses)}"
+        f"device{'s' * (len(devices) > 1)} {', '.join(map(str, devices))}"
+        if devices
+        else "a device"
     )
     words = {word for told in slow.values() for word in told.split(", ")}
     why = ", ".join(sorted(words | {one.groups["reason"] for one in reasons}))
     nodes = tuple(sorted({event.groups.get("host") or event.node for event in events} - {""}))
     yield Case(
         code=codes.DEVICE_THROTTLED,
-        summary=f"{who}{f' on {nodes[0]}' if len(nodes) == 1 else ''} runs slower than it could "
-        f"({why}); all ranks wait for the slowest device",
+        summary=f"{who}{f' on {nodes[0]}' if len(nodes) == 1 else ''} "
+        f"{'run slower than they' if len(devices) > 1 else 'runs slower than it'} could ({why}); "
+        "all ranks wait for the slowest device",
         tier=NOTE,
         ranks=_find_ranks(view, {key: rows[key] for key in slow}),
         nodes=nodes,
         lines=tuple(events[:_MAX_LINES]),
         time=find_time(events),
-        details={"devices": indices or buses, "reasons": why},
+        details={"devices": devices, "reasons": why},
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from whystuck.parse.logs.blocks.host_rows import HostRows
 from whystuck.parse.logs.blocks.tabled import MAX_STRANGERS, TabledSeen
 from whystuck.parse.logs.lines import LogLine
 
@@ -23,6 +24,7 @@ DEVICE_MARKS = (
     b"pcie.link.width",
     b"# gpu ",
     b"GPU 0000",
+    b"nvidia-smi",
     b"HW Slowdown",
     b"HW Thermal Slowdown",
     b"HW Power Brake Slowdown",
@@ -128,6 +130,7 @@ class DeviceReader:
         self._columns: list[str] = []
         self._split = ""
         self._bus = ""
+        self._rows = HostRows()
         self._strangers = 0
 
     @property
@@ -138,6 +141,9 @@ class DeviceReader:
     def read(self, line: LogLine, row: int, *, is_mark: bool) -> Iterator[TabledSeen]:
         """Take a line; yield the row that it is."""
         text = line.text
+        if is_mark and "nvidia-smi" in text:
+            self._rows.begin(text)
+            self._bus = ""
         if is_mark and self._begins(text):
             return
         if self._columns:
@@ -146,8 +152,9 @@ class DeviceReader:
             return
         if match := BUS.match(text):
             self._bus = match[1]
-        elif (match := _REASON.match(text)) and self._bus:
-            yield TabledSeen("table.slowdown", row, line, {"bus": self._bus, "reason": match[1]})
+        elif match := _REASON.match(text):
+            told = {"bus": self._bus, "host": line.node or self._rows.host, "reason": match[1]}
+            yield TabledSeen("table.slowdown", row, line, told)
         elif match := _LISTED.match(text):
             yield TabledSeen("table.device", row, line, {"index": match[1], "bus": match[2]})
         elif match := _SAME.search(text):
@@ -158,7 +165,8 @@ class DeviceReader:
             yield TabledSeen("table.rank_is_device", row, line, {})
 
     def _begins(self, text: str) -> bool:
-        if asked := _ASKED.search(text):
+        asked = _ASKED.search(text)
+        if asked:
             columns, split = asked[1].split(","), ","
         elif text.startswith("# gpu "):
             columns, split = ["index", *text.split()[2:]], ""
@@ -167,16 +175,18 @@ class DeviceReader:
         known = {name for name, words in _COLUMNS.items() if set(words) & set(columns)}
         is_head = "index" in known and bool(known & _TELLING)
         is_head = is_head or ("index" in columns and any(map(_FLAGS.match, columns)))
+        # Rows that are sorted are in no order of devices.
+        is_head = is_head or bool(asked and known & _TELLING and "sort" not in text)
         if is_head:
             self._columns, self._split, self._strangers = columns, split, 0
         return is_head
 
     def _read_device(self, line: LogLine, row: int) -> Iterator[TabledSeen]:
-        text = line.text
+        text = line.text if line.text.startswith("#") else self._rows.cut(line.text)
         cells = text.split(self._split) if self._split else text.split()
         if len(cells) != len(self._columns) or text.startswith("#"):
-            if not text.startswith("#"):
-                self._end_soon()
+            if not text.startswith("#") and not self._rows.read_head(text):
+                self._end_soon(text)
             return
         told = dict(zip(self._columns, cells, strict=True))
         groups: dict[str, str] = {}
@@ -189,12 +199,17 @@ class DeviceReader:
             for name, cell in told.items()
             if cell.strip() == "Active" and (match := _FLAGS.match(name))
         ]
+        if groups and "index" not in self._columns:
+            groups["index"] = self._rows.place()
         if "index" in groups:
             self._strangers = 0
-            flagged = {"flags": ",".join(flags)} if flags else {}
-            yield TabledSeen("table.device", row, line, groups | flagged)
+            if flags:
+                groups["flags"] = ",".join(flags)
+            if host := line.node or self._rows.host:
+                groups["host"] = host
+            yield TabledSeen("table.device", row, line, groups)
 
-    def _end_soon(self) -> None:
-        self._strangers += 1
+    def _end_soon(self, text: str) -> None:
+        self._strangers += any(char.isalnum() for char in text)
         if self._strangers > MAX_STRANGERS:
             self._columns, self._split = [], ""

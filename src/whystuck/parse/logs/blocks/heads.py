@@ -27,7 +27,7 @@ _VALUE = re.compile(
     r"|(?:some|full) avg10=.{0,100}|==> /\S{1,200} <==|(?:/sys/fs/cgroup|/proc)/\S{0,200}:?"
     r"|cpu\.(?:stat|max|pressure)(?:\.local)?:?)?[ \t\r]{0,8}$"
 )
-_NAME = rf"{NO_COUNT}(?=[\w.]*[\d-])[A-Za-z][\w.-]{{1,62}}|(?:\d{{1,3}}\.){{3}}\d{{1,3}}"
+NAME = rf"{NO_COUNT}(?=[\w.]*[\d-])[A-Za-z][\w.-]{{1,62}}|(?:\d{{1,3}}\.){{3}}\d{{1,3}}"
 _RANK = re.compile(
     r"(?<![\w./-])(?:global[ _]?)?(?:rank|r)[ _=:#-]{0,2}(\d{1,7})(?![\w.-])", re.IGNORECASE
 )
@@ -48,16 +48,16 @@ _PLAIN = {
     "-",
 }
 _DASHES = re.compile(r"^[-.>]{1,40}$")
-_IS_NAME = re.compile(rf"^(?:{_NAME})$")
+_IS_NAME = re.compile(rf"^(?:{NAME})$")
 # A name in front of the counter itself, as pdsh, stern and people put it.
-_BEFORE = re.compile(rf"^\s{{0,4}}(?:pod/)?(?P<name>{_NAME})\s{{0,4}}(?:[:|]\s{{0,4}}|\s)(?=\S)")
+_BEFORE = re.compile(rf"^\s{{0,4}}(?:pod/)?(?P<name>{NAME})\s{{0,4}}(?:[:|]\s{{0,4}}|\s)(?=\S)")
 _EXEC = re.compile(
     r"\b(?:kubectl|oc|k|docker|podman|nerdctl|crictl|apptainer)\b.{0,80}? exec "
     rf"(?:(?:-[ncu]|--namespace|--container)[ =][\w.-]{{1,40}} |-{{1,2}}[\w=-]{{1,40}} ){{0,6}}"
-    rf"(?:pods?/)?(?P<name>{_NAME})(?=[ '\"])"
+    rf"(?:pods?/)?(?P<name>{NAME})(?=[ '\"])"
     rf"|\b(?:ssh|pdsh -w|clush -w|srun -w) (?:-\S{{1,40}} ){{0,4}}(?:\w{{1,40}}@)?"
-    rf"(?P<host>{_NAME})(?=[ '\"])"
-    rf"|^\[?\w{{1,40}}@(?P<prompt>{_NAME})[: ][^\n#$%]{{0,80}}[#$%] .{{0,400}}(?:cpu\.|/cgroup)"
+    rf"(?P<host>{NAME})(?=[ '\"])"
+    rf"|^\[?\w{{1,40}}@(?P<prompt>{NAME})[: ][^\n#$%]{{0,80}}[#$%] .{{0,400}}(?:cpu\.|/cgroup)"
 )
 _PID = re.compile(
     r"/proc/(?P<pid>\d{1,9})/root/|\bnsenter\b.{0,80}? (?:-t|--target)[ =](?P<ns>\d{1,9})\b"

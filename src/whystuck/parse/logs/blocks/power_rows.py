@@ -9,13 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from whystuck.parse.logs.blocks.heads import read_command, read_head
+from whystuck.parse.logs.blocks.host_rows import HostRows
 from whystuck.parse.logs.blocks.tabled import TabledSeen
 from whystuck.parse.logs.lines import LogLine
 
 POWER_MARKS = (b"power.limit", b"Power Limit", b"nvidia-smi", b"NVIDIA-SMI")
 _ASKED = re.compile(r"--query-gpu[= ]['\"]?([\w.,]{3,600})")
-_IDS = re.compile(r" (?:-i|--id)[ =]['\"]?(\d{1,3}(?:,\d{1,3}){0,63})\b")
 _COLUMNS = {
     "limit": ("enforced.power.limit", "power.limit"),
     "usual": ("power.default_limit",),
@@ -35,7 +34,6 @@ _LONG = re.compile(
 _MAX_STRANGERS = 3
 # The list of all devices has some lines for each.
 _MAX_LISTED = 60
-_BEFORE = re.compile(r"^([A-Za-z][\w.-]{1,62}): (?=\d)")
 
 
 class PowerReader:
@@ -43,9 +41,9 @@ class PowerReader:
 
     def __init__(self) -> None:
         self._columns: list[str] = []
-        self._ids: list[str] = []
-        self._host = self._index = ""
-        self._count = self._left = 0
+        self._rows = HostRows()
+        self._index = ""
+        self._left = 0
 
     @property
     def is_open(self) -> bool:
@@ -68,31 +66,21 @@ class PowerReader:
         if told is not None:
             if not self._columns:
                 self._left = _MAX_LISTED
-            yield TabledSeen("table.power", row, line, {"host": line.node or self._host} | told)
-        elif self.is_open and not self._read_host(text):
+            yield TabledSeen(
+                "table.power", row, line, {"host": line.node or self._rows.host} | told
+            )
+        elif self.is_open and not self._rows.read_head(text):
             self._left -= any(char.isalnum() for char in text)
 
     def _begin(self, text: str) -> None:
-        asked, ids = _ASKED.search(text), _IDS.search(text)
+        asked = _ASKED.search(text)
         self._columns = _find_columns(asked[1].split(",")) if asked else []
-        self._ids = ids[1].split(",") if ids else []
-        head = read_command(text)
-        self._host, self._count, self._index = head.node if head else "", 0, ""
+        self._rows.begin(text)
+        self._index = ""
         self._left = _MAX_STRANGERS if self._columns else 0 if asked else _MAX_LISTED
 
-    def _read_host(self, text: str) -> bool:
-        head = read_head(text)
-        if head is None or not head.node:
-            return False
-        self._host, self._count, self._index = head.node, 0, ""
-        return True
-
     def _read_columns(self, text: str) -> dict[str, str] | None:
-        if before := _BEFORE.match(text):
-            if before[1] != self._host:
-                self._host, self._count = before[1], 0
-            text = text[before.end() :]
-        cells = text.split(",")
+        cells = self._rows.cut(text).split(",")
         if len(cells) != len(self._columns):
             return None
         found = {
@@ -103,10 +91,7 @@ class PowerReader:
         if "limit" not in found:
             return None
         self._left = _MAX_STRANGERS
-        # Without its number, a row is that of the device that was asked for in its place.
-        place = self._ids[self._count] if self._count < len(self._ids) else str(self._count)
-        self._count += 1
-        return {"index": place, **found}
+        return {"index": self._rows.place(), **found}
 
     def _read_list(self, text: str) -> dict[str, str] | None:
         if match := _INDEX.match(text):
