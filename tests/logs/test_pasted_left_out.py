@@ -71,3 +71,80 @@ def test_rank_that_left_something_out_and_is_not_missed_is_well(tmp_path: Path) 
     lines = [f"[rank3] {SKIPS['words']}", *(f"[rank3] step {n} loss 2.{n}" for n in range(9))]
 
     assert not judge(tmp_path, "is this bad?", *lines).findings
+
+
+# ------------------------------------------------------- it is in another op at the same number
+
+OLD = (
+    "[E ProcessGroupNCCL.cpp:474] [Rank {0}] Watchdog caught collective operation timeout: "
+    "WorkNCCL(SeqNum=412, OpType={1}, NumelIn={2}, NumelOut={2}, Timeout(ms)=600000) ran for "
+    "600203 milliseconds before timing out."
+)
+NEW = (
+    "[rank{0}]:[E1112 08:20:36.120 ProcessGroupNCCL.cpp:616] [Rank {0}] Watchdog caught collective "
+    "operation timeout: WorkNCCL(SeqNum=412, OpType={1}, NumelIn={2}, NumelOut={2}, "
+    "Timeout(ms)=600000) ran for 600054 milliseconds before timing out."
+)
+SAYS = [
+    *SKIPS.values(),
+    "step 40: no objects in this batch, continue",
+    "Empty batch after the filter -> next batch",
+    "WARN it 40 | no valid annotations left, continuing",
+    "it 40: cannot decode, skipping this batch",
+    "skipped backward, all labels are masked",
+]
+
+
+def part(form: str, own: tuple[str, int], ranks: int = 4) -> list[str]:
+    rest = [form.format(rank, "ALLREDUCE", 2) for rank in range(ranks - 1)]
+    return [*rest, form.format(ranks - 1, *own)]
+
+
+def judge_parted(folder: Path, *lines: str) -> tuple[str, list[int]]:
+    finding = first_of(say(folder, *lines))
+    return finding.code, finding.culprits.ranks
+
+
+@pytest.mark.parametrize("form", [OLD, NEW], ids=["old", "new"])
+@pytest.mark.parametrize("own", [("BROADCAST", 1088), ("ALLREDUCE", 77)], ids=["op", "size"])
+@pytest.mark.parametrize("said", SAYS)
+def test_rank_in_another_op_that_said_it_skips_did_so(
+    tmp_path: Path, said: str, own: tuple[str, int], form: str
+) -> None:
+    steps = [f"[rank{rank}]: step 40 loss 0.9{rank}" for rank in range(3)]
+    found = judge_parted(tmp_path, f"[rank3]: {said}", *steps, *part(form, own))
+
+    assert found == ("H127", [3])
+
+
+def test_of_two_ranks_the_one_that_said_so_skipped(tmp_path: Path) -> None:
+    lines = ["[rank0]: step 40 loss 0.9", f"[rank1]: {SAYS[3]}"]
+    assert judge_parted(tmp_path, *lines, *part(NEW, ("BROADCAST", 9), 2)) == ("H127", [1])
+    assert judge_parted(tmp_path, *part(NEW, ("BROADCAST", 9), 2)) == ("H105", [])
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        pytest.param([], id="says nothing"),
+        pytest.param([f"[rank2]: {SAYS[3]}"], id="another one"),
+        pytest.param([f"[rank{rank}]: {SAYS[3]}" for rank in (2, 3)], id="one that waits, too"),
+        pytest.param(["[rank3]: skipping step 40, gradient overflow"], id="a scaler"),
+        pytest.param(["[rank3]: number of skipped iterations: 3"], id="a count"),
+        pytest.param(["[rank3]: no data loader has workers, continue"], id="other words"),
+        pytest.param(
+            [f"[rank3]: {SAYS[3]}", *(f"[rank3]: step {n} loss 0.9" for n in range(41, 70))],
+            id="long before",
+        ),
+    ],
+)
+def test_rank_in_another_op_that_did_not_skip_is_only_apart(
+    tmp_path: Path, lines: list[str]
+) -> None:
+    assert judge_parted(tmp_path, *lines, *part(NEW, ("BROADCAST", 9))) == ("H105", [3])
+
+
+def test_first_rank_that_prints_for_all_skipped_nothing_alone(tmp_path: Path) -> None:
+    waits = [NEW.format(0, "BROADCAST", 9), *(NEW.format(r, "ALLREDUCE", 2) for r in (1, 2, 3))]
+
+    assert judge_parted(tmp_path, f"[rank0]: {SAYS[3]}", *waits) == ("H105", [0])
