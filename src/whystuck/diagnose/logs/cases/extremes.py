@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from whystuck.diagnose import codes
 from whystuck.diagnose.logs.cases.parts import find_time
+from whystuck.diagnose.logs.cases.slowest_lines import is_by_work, list_slowest
 from whystuck.diagnose.logs.story import NOTE, Case
 from whystuck.diagnose.logs.view import LogView
 from whystuck.evidence.finding import Confidence
@@ -48,11 +49,12 @@ def make_extremes(view: LogView) -> Iterator[Case]:
     if not (is_steady or is_confirmed):
         return
     ratio = max(one.ratio for one in mine)
+    others = "is usual" if mine[0].event.signature.endswith(".slowest") else "the fastest"
     times = f" in {lines} reports" if lines > 1 else ""
     yield Case(
         code=codes.SLOW_RANK,
-        summary=f"rank {rank} is the slowest{times}, and takes {ratio:.1f} times as long as the "
-        f"fastest: all others wait for it{_tell_clock(rank, mine[-1].event)}",
+        summary=f"rank {rank} is the slowest{times}, and takes {ratio:.1f} times as long as "
+        f"{others}: all others wait for it{_tell_clock(rank, mine[-1].event)}",
         tier=NOTE,
         ranks=(rank,),
         victims=tuple(sorted(view.ranks - {rank})),
@@ -79,6 +81,10 @@ def _tell_clock(rank: int, event: LogEvent) -> str:
 
 
 def _list_told(view: LogView) -> Iterator[_Told]:
+    slowest = list_slowest(view)
+    if not is_by_work(slowest):
+        for one in slowest:
+            yield _Told(one.rank, one.ms / one.usual_ms, is_confirmed=False, event=one.event)
     for event in view.list_signatures("straggler.extremes", "straggler.ends"):
         told = event.groups
         rank = int(told.get("slow") or told.get("slow2") or -1)

@@ -11,6 +11,7 @@ from whystuck.diagnose import codes
 from whystuck.diagnose.logs.cases.named_slow import make_named
 from whystuck.diagnose.logs.cases.parts import find_time
 from whystuck.diagnose.logs.cases.slow_tables import make_throttled
+from whystuck.diagnose.logs.cases.slowest_lines import list_phases
 from whystuck.diagnose.logs.cases.time_tables import (
     Times,
     Told,
@@ -164,7 +165,7 @@ def _read_lines(view: LogView) -> Times:
     found: dict[str, dict[int, list[Told]]] = {}
     if list_uneven(view):
         return {}  # who takes longer has more to do
-    for event in view.list_signatures("progress.phases"):
+    for event in list_phases(view):
         for phase, rank, ms in _read_times(event):
             told = [Told(ms, event)] * min(event.count, _MOST_COUNTED)
             found.setdefault(phase, {}).setdefault(rank, []).extend(told)

@@ -9,6 +9,14 @@ from statistics import StatisticsError, correlation, fmean, linear_regression, m
 
 from whystuck.diagnose import codes
 from whystuck.diagnose.logs.cases.parts import find_time
+from whystuck.diagnose.logs.cases.slowest_lines import (
+    MS,
+    WORK,
+    changes,
+    is_by_work,
+    list_phases,
+    list_slowest,
+)
 from whystuck.diagnose.logs.cases.time_tables import MOST_S
 from whystuck.diagnose.logs.story import NOTE, Case
 from whystuck.diagnose.logs.view import LogView
@@ -25,20 +33,10 @@ _CORRELATED, _OFF = 0.97, 0.06
 _UNEVEN, _MOST = 1.15, 0.5
 _LEAST_MS = 5.0
 _RANK = re.compile(r"\b(?:rank|rk|worker|r)[ _=:#]{0,2}(\d{1,7})\b", re.IGNORECASE)
-_UNITS = (
-    r"(?:tokens?|toks?|samples?|seqs?|sequences?|frames?|nodes?|edges?|atoms?|points?|boxes|images?"
-    r"|imgs?|pixels?|patches|seq_?len|(?:num|n)_[a-z]{3,20})"
-)
-# `tokens 6144`, `n_tokens=6144`, `6144 tokens`; what is counted in a second is no work.
-_WORK = re.compile(
-    rf"\b{_UNITS}[ =:]{{1,8}}(\d{{1,12}})(?![\w./])|\b(\d{{1,12}}) {_UNITS}(?![\w/])(?! ?per )",
-    re.IGNORECASE,
-)
 _TIME = re.compile(
     r"\b(?:fwd|forward|bwd|backward|compute)[A-Za-z_/+-]{0,30}(?: time)?[ =:]{1,4}"
     r"(\d{1,9}(?:\.\d{1,6})?) ?(ms|us|s)\b"
 )
-_MS = {"s": 1000.0, "us": 0.001, "ms": 1.0}
 
 
 @dataclass(frozen=True)
@@ -55,6 +53,7 @@ def make_uneven_work(view: LogView) -> Iterator[Case]:
     """Make the case of steps whose slowest rank is the one that had most to do."""
     told = list_uneven(view)
     if not told:
+        yield from _make_from_slowest(view)
         return
     rounds = _part(told)
     last = [max(one, key=lambda each: each.ms) for one in rounds]
@@ -74,15 +73,34 @@ def make_uneven_work(view: LogView) -> Iterator[Case]:
     )
 
 
+def _make_from_slowest(view: LogView) -> Iterator[Case]:
+    """Make the case of lines that name the slowest rank of each step, which had most to do."""
+    told = list_slowest(view)
+    if not is_by_work(told):
+        return
+    ranks = sorted({one.rank for one in told})
+    is_other = changes(one.rank for one in told)
+    worst = max(told, key=lambda one: one.ms)
+    yield Case(
+        code=codes.IMBALANCE,
+        summary=f"ranks have unequal work: the slowest of each step has most to do, up to "
+        f"{worst.work:.0f} in {worst.ms:.0f} ms where {worst.usual_work:.0f} in "
+        f"{worst.usual_ms:.0f} ms is usual; no rank is slow ("
+        f"{'another one was last each time' if is_other else name_ranks(ranks) + ' had most'})",
+        tier=NOTE,
+        lines=tuple(one.event for one in told[:_MAX_LINES]),
+        time=find_time([one.event for one in told]),
+        details={"caused_by_rank": {}},
+    )
+
+
 def list_uneven(view: LogView) -> list[_Told]:
     """Return what ranks print of their steps, where work explains the time of each.
 
     Returns:
         Nothing where ranks are alike, where they print no work, or where one is slow for its work.
     """
-    events = sorted(
-        view.list_signatures("progress.phases"), key=lambda one: (one.artifact, one.row)
-    )
+    events = sorted(list_phases(view), key=lambda one: (one.artifact, one.row))
     told = [one for event in events if (one := _read(event)) is not None]
     tables = [_read_table(table) for table in _list_tables(view)]
     told = max([told, *tables], key=len)
@@ -115,7 +133,7 @@ def _list_tables(view: LogView) -> list[list[LogEvent]]:
 
 def _read_table(rows: Sequence[LogEvent]) -> list[_Told]:
     bare = [float(row.groups["bare"]) for row in rows if "bare" in row.groups]
-    scale = _MS["s"] if bare and max(bare) < MOST_S else 1.0
+    scale = MS["s"] if bare and max(bare) < MOST_S else 1.0
     return [
         _Told(
             int(row.groups["own"]),
@@ -159,9 +177,9 @@ def _part(told: Sequence[_Told]) -> list[list[_Told]]:
 
 def _read(event: LogEvent) -> _Told | None:
     text = event.text
-    work, time = _WORK.search(text), _TIME.search(text)
+    work, time = WORK.search(text), _TIME.search(text)
     said = _RANK.search(text)
     rank = event.rank if event.rank >= 0 or said is None else int(said[1])
     if work is None or time is None or not 0 <= rank <= MAX_RANK or event.count > 1:
         return None
-    return _Told(rank, int(work[1] or work[2]), float(time[1]) * _MS[time[2]], event)
+    return _Told(rank, int(work[1] or work[2]), float(time[1]) * MS[time[2]], event)

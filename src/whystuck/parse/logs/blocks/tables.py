@@ -36,6 +36,7 @@ from whystuck.parse.logs.blocks.recorder_sizes import RANK_SIZE_MARKS, RankSizeR
 from whystuck.parse.logs.blocks.recorder_stacks import RECORDER_STACK_MARKS, RecorderStackReader
 from whystuck.parse.logs.blocks.same_rows import SAME_MARKS, SameReader
 from whystuck.parse.logs.blocks.shm_rows import SHM_MARKS, ShmReader
+from whystuck.parse.logs.blocks.slowest_rows import SLOWEST_MARKS, SlowestReader
 from whystuck.parse.logs.blocks.split_lists import SPLIT_MARKS, SplitReader
 from whystuck.parse.logs.blocks.storage_rows import STORAGE_MARKS, StorageReader
 from whystuck.parse.logs.blocks.tabled import RowReader, TabledSeen
@@ -80,7 +81,11 @@ _READERS: tuple[tuple[tuple[bytes, ...], Callable[[], RowReader]], ...] = (
     (SPLIT_MARKS, SplitReader),
 )
 # Those that take a line with what stands before it, as its first cells look like a prefix.
-_WIDE_READERS = ((MATRIX_MARKS, MatrixReader), (CLOCK_MARKS, DeviceTableReader))
+_WIDE_READERS = (
+    (MATRIX_MARKS, MatrixReader),
+    (CLOCK_MARKS, DeviceTableReader),
+    (SLOWEST_MARKS, SlowestReader),
+)
 TABLE_MARKS = (
     *RANK_MARKS,
     *(mark for marks, _ in _WIDE_READERS for mark in marks),
