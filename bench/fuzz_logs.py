@@ -16,7 +16,7 @@ from bench.fuzzing import fuzz, instrumented
 with instrumented("whystuck.parse"):
     from whystuck.parse.logs.compiled import LogTables
     from whystuck.parse.logs.log_inputs import LogInput
-    from whystuck.parse.logs.names import read_log_name
+    from whystuck.parse.logs.owners.names import read_log_name
     from whystuck.parse.logs.parts import LogPart
     from whystuck.parse.logs.reader import read_log
     from whystuck.parse.logs.tables import join_logs

@@ -9,7 +9,7 @@ from tests.diagnose.logs.test_crashed import ended
 from tests.diagnose.scenes import MODULE, at
 
 from whystuck.diagnose.engine import diagnose
-from whystuck.diagnose.logs.cases.rendezvous_lines import select_claims
+from whystuck.diagnose.logs.cases.network.rendezvous_lines import select_claims
 from whystuck.evidence.finding import Confidence, Finding
 from whystuck.evidence.nodes.resources import RankClaim
 

@@ -8,8 +8,8 @@ import pytest
 from tests.logs.test_told import first_of, say
 
 from whystuck.evidence.finding import Finding
-from whystuck.parse.logs.process_words import list_rank_pids
-from whystuck.parse.logs.said_groups import list_groups
+from whystuck.parse.logs.owners.process_words import list_rank_pids
+from whystuck.parse.logs.owners.said_groups import list_groups
 
 PIDS = [f"I'm rank {rank} of 4 host dgx-b pid 511{rank}" for rank in range(4)]
 LAYOUTS = {

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.logs.test_told import first_of, say
 
-from whystuck.parse.logs.blocks.transfer_notes import read_notes
+from whystuck.parse.logs.blocks.calls.transfer_notes import read_notes
 
 GAVE_UP = (
     "[rank{0}]:[E1105 19:22:41.338120177 ProcessGroupNCCL.cpp:607] [Rank {1}] Watchdog caught "

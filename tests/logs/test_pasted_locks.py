@@ -10,7 +10,7 @@ from tests.logs.test_told import first_of, say
 from whystuck.diagnose.algorithms.processes.noted_locks import is_same_lock, read_noted_locks
 from whystuck.evidence.finding import Confidence
 from whystuck.evidence.live import ThreadStack
-from whystuck.parse.logs.said_places import is_said_pod, list_pod_ranks
+from whystuck.parse.logs.owners.said_places import is_said_pod, list_pod_ranks
 
 HEAD = "kubectl exec tts-{0}-0 -- py-spy dump --pid 1"
 WAITS = [

@@ -8,7 +8,7 @@ import pytest
 from tests.logs.test_told import first_of, say
 
 from whystuck.evidence.finding import Report
-from whystuck.parse.logs.process_words import list_rank_pids
+from whystuck.parse.logs.owners.process_words import list_rank_pids
 
 WAIT = """\
     synchronize (torch/cuda/__init__.py:792)

@@ -8,7 +8,7 @@ import pytest
 from tests.logs.test_told import first_of, say
 
 from whystuck.evidence.finding import Confidence, Finding
-from whystuck.parse.logs.said_places import HostRanks, find_order, list_host_ranks
+from whystuck.parse.logs.owners.said_places import HostRanks, find_order, list_host_ranks
 
 LIST = [
     "[root@cx12 ~]# nvidia-smi",

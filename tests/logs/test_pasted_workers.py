@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.logs.test_told import first_of, say
 
-from whystuck.parse.logs.blocks.stack_children import find_parent
+from whystuck.parse.logs.blocks.stacks.children import find_parent
 
 # How people fold the stack of a rank into a line.
 FOLDED = {

@@ -9,7 +9,7 @@ import pytest
 
 SCRIPT = """
 import os, signal, sys, threading, time
-from whystuck.probe.main_call import MainCall
+from whystuck.probe.calling.main_call import MainCall
 
 def until(is_met):
     deadline_s = time.monotonic() + 60
@@ -47,7 +47,7 @@ def test_what_it_raises_itself_is_kept_from_the_job() -> None:
 done = []
 call = MainCall(lambda: (done.append(1), 1 / 0))
 call._function.__code__ = call._function.__code__.replace(
-    co_filename=sys.modules["whystuck.probe.main_call"].__file__
+    co_filename=sys.modules["whystuck.probe.calling.main_call"].__file__
 )
 call.queue()
 until(lambda: done)

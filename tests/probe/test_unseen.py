@@ -9,7 +9,7 @@ import pytest
 
 SCRIPT = """
 import inspect, os, signal, sys, traceback
-from whystuck.probe.unseen import replace_builtin, show_alone, show_calls
+from whystuck.probe.calling.unseen import replace_builtin, show_alone, show_calls
 seen, told = [], []
 
 def see(*args):

@@ -9,14 +9,15 @@ from types import ModuleType
 import pytest
 from tests.diagnose.logs.config_logs import tell, trace
 
-from whystuck.diagnose.logs.cases import MAKERS, memory
+from whystuck.diagnose.logs.cases import MAKERS
 from whystuck.diagnose.logs.cases.devices import device_memory
+from whystuck.diagnose.logs.cases.resources import memory
 from whystuck.diagnose.logs.story import ALOOF, LINKED, MAX_CASES, Story
 from whystuck.diagnose.logs.view import LogView
 from whystuck.guarded.evidence_files import open_evidence
 from whystuck.parse.logs.compiled import LogTables
+from whystuck.parse.logs.lines.times import SECOND, read_stamp
 from whystuck.parse.logs.reader import LogReader
-from whystuck.parse.logs.times import SECOND, read_stamp
 from whystuck.pipeline import diagnose_paths, read_evidence
 from whystuck.read import run_listing, runs, tree
 

@@ -12,7 +12,7 @@ from tests.patterns.steps import StepCounter, TooManyStepsError
 
 # Patterns that are given to a function, or are there for tests alone.
 _CALLED = {
-    "whystuck.parse.logs.line_forms.PREFIX": {"match"},
+    "whystuck.parse.logs.lines.line_forms.PREFIX": {"match"},
     "whystuck.tracing.host.spans._COMPILE": {"fullmatch"},
     "whystuck.tracing.host.syncs._WRAPPER": {"fullmatch"},
 }
@@ -25,7 +25,7 @@ _MADE = {
     "diagnose.algorithms.failures.causes": "in a table that is a global",
     "diagnose.algorithms.failures.config_kinds": "in a table that is a global",
     "launch.incidents.torch_dumps": "a name and a number",
-    "parse.logs.line_forms": "in tables that are globals",
+    "parse.logs.lines.line_forms": "in tables that are globals",
     "parse.logs.search.patterns": "checks signatures",
     "parse.logs.search.scan": "of the table of signatures",
     "parse.logs.signatures": "of the table of signatures",
@@ -55,9 +55,9 @@ def test_patterns_of_all_kinds_are_found() -> None:
     assert len(collect_patterns().patterns) > 700
     # A global, a table of pairs, a mapping, a field of a dataclass, and a text in a function.
     for place in (
-        "diagnose.logs.cases.ends._SEGFAULT",
-        "diagnose.logs.cases.reducer._",
-        "parse.logs.times._STYLES",
+        "diagnose.logs.cases.processes.ends._SEGFAULT",
+        "diagnose.logs.cases.values.reducer._",
+        "parse.logs.lines.times._STYLES",
         "diagnose.algorithms.failures.config_kinds.KINDS",
         "read.tree: number = re.search",
     ):

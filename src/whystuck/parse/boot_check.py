@@ -14,7 +14,7 @@ from typing import Any
 
 from whystuck.evidence.nodes.checks import CheckProblem, CheckResult, Outcome
 from whystuck.parse.errors import ParseError
-from whystuck.parse.logs.lines import parse_line
+from whystuck.parse.logs.lines.lines import parse_line
 
 MAX_BYTES = 16 << 20
 MAX_SEEN = 2000

@@ -12,7 +12,7 @@ import struct
 import time
 
 from . import files, progress
-from .attempts import attempt
+from .calling.attempts import attempt
 from .collector import find_collector
 from .descriptors import Descriptor
 from .recorder import names, recorders

@@ -16,7 +16,7 @@ import sys
 import weakref
 
 from . import progress
-from .unseen import call_before, hide_from_warnings, leave_out
+from .calling.unseen import call_before, hide_from_warnings, leave_out
 
 TYPE_CHECKING = False  # not from typing, whose import alone takes milliseconds
 if TYPE_CHECKING:

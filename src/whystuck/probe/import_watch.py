@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 
-from .attempts import attempt
-from .unseen import leave_out
+from .calling.attempts import attempt
+from .calling.unseen import leave_out
 
 TYPE_CHECKING = False  # not from typing, whose import alone takes milliseconds
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import stat
 import sys
 
 from . import descriptors, files, wire
-from .attempts import attempt
+from .calling.attempts import attempt
 from .exit import faulthandler_calls, sys_exit
 from .exit.exceptions import ExceptionKeeper
 from .identity import Identity

@@ -7,9 +7,9 @@ import sys
 from typing import Any, Callable
 
 from . import files
-from .interrupts import let_through
+from .calling.interrupts import let_through
+from .calling.unseen import hide_from_warnings, leave_out
 from .recorder import names, peers
-from .unseen import hide_from_warnings, leave_out
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

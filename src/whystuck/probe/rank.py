@@ -7,7 +7,7 @@ import os
 import sys
 
 from . import breaker, cuda, files, progress, switch
-from .attempts import attempt
+from .calling.attempts import attempt
 from .exit import crash, leaving
 from .handlers import signals
 from .kineto.agent_discovery import find_agent

@@ -13,7 +13,7 @@ import stat
 import threading
 
 from . import files
-from .interrupts import let_through
+from .calling.interrupts import let_through
 
 TYPE_CHECKING = False  # as in install.py
 if TYPE_CHECKING:

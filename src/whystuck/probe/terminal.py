@@ -11,7 +11,7 @@ import fcntl
 import os
 import termios
 
-from .unseen import leave_out, replace_builtin
+from .calling.unseen import leave_out, replace_builtin
 
 TYPE_CHECKING = False  # not from typing, whose import alone takes milliseconds
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import ctypes
 import os
 import threading
 
-from .attempts import attempt
+from .calling.attempts import attempt
 from .handlers.numbers import dump_signal, stacks_signal
 
 TYPE_CHECKING = False  # not from typing, whose import alone takes milliseconds

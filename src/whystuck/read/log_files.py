@@ -13,7 +13,7 @@ from whystuck.evidence.finding import Gap
 from whystuck.guarded.evidence_files import FileStatus, look_at, open_evidence
 from whystuck.parse.logs.compiled import LogTables, load_tables
 from whystuck.parse.logs.log_inputs import LogInput
-from whystuck.parse.logs.names import read_log_name
+from whystuck.parse.logs.owners.names import read_log_name
 from whystuck.parse.logs.parts import merge_parts
 from whystuck.parse.logs.reader import LEAST_LOOKS, LEAST_SAMPLED, MAX_LOOKS, MAX_SAMPLED
 from whystuck.parse.logs.tables import LogTable, join_logs

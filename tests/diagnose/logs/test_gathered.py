@@ -9,7 +9,7 @@ from tests.diagnose.logs.jobs import first, tell, timeout
 
 from whystuck.diagnose import codes
 from whystuck.evidence.logs.lines import UNKNOWN_RANK
-from whystuck.parse.logs.lines import parse_line
+from whystuck.parse.logs.lines.lines import parse_line
 
 WAITS = "".join(timeout(rank, at="03:27:44.8") for rank in range(5))
 LOST = "NVRM: Xid (PCI:0000:9b:00): 79, pid='<unknown>', GPU has fallen off the bus."

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from whystuck.parse.logs.compiled import load_tables
 from whystuck.parse.logs.log_inputs import LogInput
-from whystuck.parse.logs.names import read_log_name
+from whystuck.parse.logs.owners.names import read_log_name
 from whystuck.parse.logs.reader import read_log
 from whystuck.parse.logs.tables import LogTable, join_logs
 

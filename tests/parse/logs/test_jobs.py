@@ -9,7 +9,7 @@ from tests.parse.logs.jobs import read_files, read_job
 
 from whystuck.evidence.logs.lines import UNKNOWN_RANK, LogFile
 from whystuck.parse.logs.compiled import load_tables
-from whystuck.parse.logs.names import read_log_name
+from whystuck.parse.logs.owners.names import read_log_name
 from whystuck.parse.logs.parts import MAX_TEXTS
 from whystuck.parse.logs.reader import read_log
 

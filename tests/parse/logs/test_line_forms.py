@@ -7,7 +7,7 @@ from pathlib import Path
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from whystuck.parse.logs.line_forms import FORMS, PREFIX, STARTS, match_prefix
+from whystuck.parse.logs.lines.line_forms import FORMS, PREFIX, STARTS, match_prefix
 
 TEXTS = sorted((Path(__file__).parents[2] / "logs").glob("*/*/*.*"))
 # The beginnings of forms, and what joins them.

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from whystuck.evidence.logs.lines import UNKNOWN_RANK
-from whystuck.parse.logs.labels import find_labels
-from whystuck.parse.logs.lines import parse_line
-from whystuck.parse.logs.times import Anchor, Stamp, place_stamp, read_stamp
+from whystuck.parse.logs.lines.labels import find_labels
+from whystuck.parse.logs.lines.lines import parse_line
+from whystuck.parse.logs.lines.times import Anchor, Stamp, place_stamp, read_stamp
 
 TEXT = "it failed"
 PREFIXES = {

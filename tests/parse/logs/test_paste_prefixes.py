@@ -6,8 +6,8 @@ import pytest
 from tests.parse.logs.jobs import read_files, read_job
 
 from whystuck.evidence.logs.lines import UNKNOWN_RANK
-from whystuck.parse.logs.labels import find_labels
-from whystuck.parse.logs.lines import parse_line
+from whystuck.parse.logs.lines.labels import find_labels
+from whystuck.parse.logs.lines.lines import parse_line
 
 FAILED = "ValueError: no such bucket"
 

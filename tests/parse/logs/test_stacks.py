@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from whystuck.evidence.logs.lines import UNKNOWN_RANK
-from whystuck.parse.logs.blocks.stack_seen import CUT, StackSeen
+from whystuck.parse.logs.blocks.stacks.seen import CUT, StackSeen
 from whystuck.parse.logs.reader import read_log
 
 SPY = """\

@@ -12,7 +12,7 @@ from tests.parse.logs.jobs import read_files, read_job
 
 from whystuck.evidence.live import PythonException
 from whystuck.evidence.logs.lines import UNKNOWN_RANK
-from whystuck.parse.logs.blocks.tracebacks import MAX_FRAMES, MAX_MESSAGE_LINES
+from whystuck.parse.logs.blocks.stacks.tracebacks import MAX_FRAMES, MAX_MESSAGE_LINES
 
 PLAIN = """\
 Traceback (most recent call last):

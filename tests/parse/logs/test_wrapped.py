@@ -6,8 +6,8 @@ import pytest
 from tests.diagnose.logs.jobs import timeout
 from tests.parse.logs.jobs import read_job
 
+from whystuck.parse.logs.lines.wrapped import find_width, join_wrapped
 from whystuck.parse.logs.reader import read_log
-from whystuck.parse.logs.wrapped import find_width, join_wrapped
 
 WAITS = "".join(timeout(rank) for rank in (0, 1, 2))
 

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, field
 
 from whystuck.evidence.logs.lines import UNKNOWN_RANK
-from whystuck.parse.logs.lines import LogLine
+from whystuck.parse.logs.lines.lines import LogLine
 
 # Texts that a line which looks like an error has, and that output of jobs that are well hardly has.
 CLUSTER_MARKS = (

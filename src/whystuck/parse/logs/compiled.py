@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import threading
 
-from whystuck.parse.logs.blocks.boot_lines import BOOT_MARKS
-from whystuck.parse.logs.blocks.fatals import FATAL_MARKS
-from whystuck.parse.logs.blocks.ras import RAS_MARKS
-from whystuck.parse.logs.blocks.stacks import STACK_MARKS
-from whystuck.parse.logs.blocks.tables import TABLE_MARKS
+from whystuck.parse.logs.blocks.calls.ras import RAS_MARKS
+from whystuck.parse.logs.blocks.machines.boot_lines import BOOT_MARKS
+from whystuck.parse.logs.blocks.stacks.fatals import FATAL_MARKS
+from whystuck.parse.logs.blocks.stacks.stacks import STACK_MARKS
+from whystuck.parse.logs.blocks.tables.tables import TABLE_MARKS
 from whystuck.parse.logs.clusters import CLUSTER_MARKS
 from whystuck.parse.logs.exits import EXIT_MARKS
 from whystuck.parse.logs.facts import FACT_MARKS

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 
 from whystuck.evidence.logs.lines import UNKNOWN_RANK
 from whystuck.evidence.ranks import MAX_RANK
-from whystuck.parse.logs.lines import LogLine
-from whystuck.parse.logs.times import Stamp, read_stamp
+from whystuck.parse.logs.lines.lines import LogLine
+from whystuck.parse.logs.lines.times import Stamp, read_stamp
 
 # Texts of which every line that begins or tells an end has one.
 EXIT_MARKS = (

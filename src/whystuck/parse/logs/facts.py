@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 
 from whystuck.evidence.logs.lines import UNKNOWN_RANK
 from whystuck.evidence.ranks import MAX_RANK
-from whystuck.parse.logs.line_texts import ToldText, read_text
-from whystuck.parse.logs.lines import LogLine
-from whystuck.parse.logs.process_words import ENVIRON, EnvironLoop, is_row_of_ps
-from whystuck.parse.logs.said_places import PodRanks, SaidPlaces, join_sets
+from whystuck.parse.logs.lines.line_texts import ToldText, read_text
+from whystuck.parse.logs.lines.lines import LogLine
+from whystuck.parse.logs.lines.times import Stamp, read_stamp
+from whystuck.parse.logs.owners.process_words import ENVIRON, EnvironLoop, is_row_of_ps
+from whystuck.parse.logs.owners.said_places import PodRanks, SaidPlaces, join_sets
 from whystuck.parse.logs.steady_steps import Pace
-from whystuck.parse.logs.times import Stamp, read_stamp
 
 FACT_MARKS = (
     b" busId ",

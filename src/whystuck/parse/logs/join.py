@@ -8,10 +8,14 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from whystuck.evidence.logs.lines import UNKNOWN_RANK, LogFile, LogTime
-from whystuck.parse.logs.blocks.ras import list_owners
+from whystuck.parse.logs.blocks.calls.ras import list_owners
 from whystuck.parse.logs.exits import ExitSeen
-from whystuck.parse.logs.inferred import InferredRanks
-from whystuck.parse.logs.known_logs import (
+from whystuck.parse.logs.lines.lines import LogLine, parse_line
+from whystuck.parse.logs.lines.members import Members
+from whystuck.parse.logs.lines.times import Anchor, Stamp, place_stamp
+from whystuck.parse.logs.log_inputs import LogInput
+from whystuck.parse.logs.owners.inferred import InferredRanks
+from whystuck.parse.logs.owners.known_logs import (
     KnownLog,
     are_ranks,
     find_devices,
@@ -23,13 +27,9 @@ from whystuck.parse.logs.known_logs import (
     take_locals,
     world_of,
 )
-from whystuck.parse.logs.launches import Launches, list_failed
-from whystuck.parse.logs.lines import LogLine, parse_line
-from whystuck.parse.logs.log_inputs import LogInput
-from whystuck.parse.logs.members import Members
-from whystuck.parse.logs.names import is_hostlike
-from whystuck.parse.logs.processes import Processes
-from whystuck.parse.logs.times import Anchor, Stamp, place_stamp
+from whystuck.parse.logs.owners.launches import Launches, list_failed
+from whystuck.parse.logs.owners.names import is_hostlike
+from whystuck.parse.logs.owners.processes import Processes
 
 MACHINES = {"kernel", "events", "scheduler", "service"}
 

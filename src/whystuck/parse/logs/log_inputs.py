@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from whystuck.parse.logs.names import LogName
+from whystuck.parse.logs.owners.names import LogName
 from whystuck.parse.logs.parts import LogPart
 
 

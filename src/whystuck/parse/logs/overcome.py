@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from whystuck.evidence.logs.lines import UNKNOWN_RANK
 from whystuck.evidence.ranks import parse_ranks
 from whystuck.parse.logs.join import MACHINES
-from whystuck.parse.logs.known_logs import KnownLog
-from whystuck.parse.logs.lines import LogLine
+from whystuck.parse.logs.lines.lines import LogLine
+from whystuck.parse.logs.owners.known_logs import KnownLog
 from whystuck.parse.logs.parts import EventSeen
 from whystuck.parse.logs.signatures import Signature
 

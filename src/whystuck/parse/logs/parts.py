@@ -7,16 +7,16 @@ from dataclasses import dataclass, field, replace
 
 from whystuck.evidence.logs.lines import UNKNOWN_RANK
 from whystuck.parse.boot_check import MAX_SEEN, BootSeen
-from whystuck.parse.logs.blocks.fatals import FatalSeen
-from whystuck.parse.logs.blocks.ras import MAX_ANSWERS, RasSeen
-from whystuck.parse.logs.blocks.shown_source import MAX_SHOWN, SourceSeen
-from whystuck.parse.logs.blocks.stack_seen import StackSeen
-from whystuck.parse.logs.blocks.tabled import MAX_ROWS, TabledSeen
-from whystuck.parse.logs.blocks.tracebacks import Trace
+from whystuck.parse.logs.blocks.calls.ras import MAX_ANSWERS, RasSeen
+from whystuck.parse.logs.blocks.stacks.fatals import FatalSeen
+from whystuck.parse.logs.blocks.stacks.seen import StackSeen
+from whystuck.parse.logs.blocks.stacks.shown_source import MAX_SHOWN, SourceSeen
+from whystuck.parse.logs.blocks.stacks.tracebacks import Trace
+from whystuck.parse.logs.blocks.tables.tabled import MAX_ROWS, TabledSeen
 from whystuck.parse.logs.clusters import MAX_RANKS, MAX_TEMPLATES, ClusterSeen
 from whystuck.parse.logs.exits import ExitSeen
 from whystuck.parse.logs.facts import LogFacts
-from whystuck.parse.logs.lines import LogLine
+from whystuck.parse.logs.lines.lines import LogLine
 
 # Writers with an event of one signature, and different lines of each of them.
 MAX_EVENTS = 20_000

@@ -8,30 +8,30 @@ from __future__ import annotations
 
 from collections import deque
 
-from whystuck.parse.logs.above import BEFORE_BYTES, count_above, lines_above, read_raw
-from whystuck.parse.logs.blocks.boot_lines import BootReader
-from whystuck.parse.logs.blocks.fatals import FatalReader
-from whystuck.parse.logs.blocks.group_notes import find_group_notes
-from whystuck.parse.logs.blocks.rank_tables import MOST_ABOVE
-from whystuck.parse.logs.blocks.rank_types import find_rank_types
-from whystuck.parse.logs.blocks.ras import RasReader
+from whystuck.parse.logs.blocks.calls.group_notes import find_group_notes
+from whystuck.parse.logs.blocks.calls.ras import RasReader
+from whystuck.parse.logs.blocks.machines.boot_lines import BootReader
 from whystuck.parse.logs.blocks.sections import SectionFinder
-from whystuck.parse.logs.blocks.shown_source import MAX_SHOWN, MOST_PASTED, find_shown
-from whystuck.parse.logs.blocks.stacks import StackReader
-from whystuck.parse.logs.blocks.tables import TableReader
-from whystuck.parse.logs.blocks.tracebacks import TraceReader, read_syntax_error
+from whystuck.parse.logs.blocks.stacks.fatals import FatalReader
+from whystuck.parse.logs.blocks.stacks.shown_source import MAX_SHOWN, MOST_PASTED, find_shown
+from whystuck.parse.logs.blocks.stacks.stacks import StackReader
+from whystuck.parse.logs.blocks.stacks.tracebacks import TraceReader, read_syntax_error
+from whystuck.parse.logs.blocks.tables.rank_tables import MOST_ABOVE
+from whystuck.parse.logs.blocks.tables.rank_types import find_rank_types
+from whystuck.parse.logs.blocks.tables.tables import TableReader
 from whystuck.parse.logs.clusters import ClusterReader
 from whystuck.parse.logs.compiled import LogTables, load_tables
 from whystuck.parse.logs.exits import ExitReader
-from whystuck.parse.logs.labels import find_labels
-from whystuck.parse.logs.line_forms import cut_bar
-from whystuck.parse.logs.lines import MAX_TEXT, LogLine, parse_line
+from whystuck.parse.logs.lines.above import BEFORE_BYTES, count_above, lines_above, read_raw
+from whystuck.parse.logs.lines.labels import find_labels
+from whystuck.parse.logs.lines.line_forms import cut_bar
+from whystuck.parse.logs.lines.lines import MAX_TEXT, LogLine, parse_line
+from whystuck.parse.logs.lines.progress_lines import HeldLine, HeldLines
+from whystuck.parse.logs.lines.wrapped import find_width, join_wrapped, split_record
 from whystuck.parse.logs.parts import EventKeeper, EventSeen, LogPart
-from whystuck.parse.logs.progress_lines import HeldLine, HeldLines
 from whystuck.parse.logs.sampling import HEAD_BYTES, LogSampler
 from whystuck.parse.logs.search.raw_lines import COLOUR, LINE, LineTable, skip_end, split_lines
 from whystuck.parse.logs.search.scan import MAX_LINE, TellingPiece
-from whystuck.parse.logs.wrapped import find_width, join_wrapped, split_record
 
 # Of each end, no more lines than this; of a job with very many logs, few of each. One takes 20 us.
 MAX_SAMPLED = 100_000

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from whystuck.parse.logs.facts import LogFacts
-from whystuck.parse.logs.lines import LogLine
+from whystuck.parse.logs.lines.lines import LogLine
 from whystuck.parse.logs.search.scan import MAX_LINE
 
 HEAD_BYTES = 1 << 15

@@ -10,7 +10,7 @@ import ast
 from collections.abc import Iterable, Mapping
 
 from whystuck.evidence.ops.collectives import Frame
-from whystuck.parse.logs.blocks.shown_source import SourceSeen
+from whystuck.parse.logs.blocks.stacks.shown_source import SourceSeen
 
 _MAX_TRIES = 8
 _MAX_FILE_LINE = 200_000

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from whystuck.parse.logs.times import Stamp, read_stamp
+from whystuck.parse.logs.lines.times import Stamp, read_stamp
 
 # So many steps show a pace; the first of a job may take long.
 _STEPS = 4

@@ -13,23 +13,23 @@ from whystuck.evidence.nodes.ras import RasStatus
 from whystuck.evidence.ops.collectives import Frame
 from whystuck.evidence.ranks import MAX_RANK
 from whystuck.parse.boot_check import make_boot_results
-from whystuck.parse.logs.blocks.stack_ranks import make_stacks
-from whystuck.parse.logs.blocks.tabled import TabledSeen
-from whystuck.parse.logs.blocks.tracebacks import Trace
+from whystuck.parse.logs.blocks.stacks.ranks import make_stacks
+from whystuck.parse.logs.blocks.stacks.tracebacks import Trace
+from whystuck.parse.logs.blocks.tables.tabled import TabledSeen
 from whystuck.parse.logs.clusters import ClusterSeen
 from whystuck.parse.logs.exits import ExitSeen
 from whystuck.parse.logs.facts import CallSeen
 from whystuck.parse.logs.join import LogIndex
-from whystuck.parse.logs.known_logs import KnownLog
-from whystuck.parse.logs.lines import MAX_TEXT
+from whystuck.parse.logs.lines.lines import MAX_TEXT
+from whystuck.parse.logs.lines.members import name_member
 from whystuck.parse.logs.log_inputs import LogInput
-from whystuck.parse.logs.members import name_member
 from whystuck.parse.logs.overcome import find_good_end, goes_on, is_overcome
+from whystuck.parse.logs.owners.known_logs import KnownLog
+from whystuck.parse.logs.owners.sole_failures import name_sole_failure
 from whystuck.parse.logs.parts import EventSeen
 from whystuck.parse.logs.search.scan import MAX_GROUP
 from whystuck.parse.logs.shown_sources import make_sources
 from whystuck.parse.logs.signatures import Signature
-from whystuck.parse.logs.sole_failures import name_sole_failure
 
 MAX_CLUSTERS = 1000
 _RAISED = "py.exc"

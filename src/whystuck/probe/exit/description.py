@@ -7,7 +7,7 @@ import threading
 import time
 import traceback
 
-from ..interrupts import let_through
+from ..calling.interrupts import let_through
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

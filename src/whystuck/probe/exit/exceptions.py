@@ -8,8 +8,8 @@ import sys
 import time
 
 from .. import files, wire
+from ..calling.unseen import StandIn, stand_in
 from ..identity import Identity
-from ..unseen import StandIn, stand_in
 
 TYPE_CHECKING = False  # not from typing, whose import alone takes milliseconds
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import faulthandler
 
-from ..attempts import attempt
-from ..unseen import leave_out, replace_builtin
+from ..calling.attempts import attempt
+from ..calling.unseen import leave_out, replace_builtin
 
 TYPE_CHECKING = False  # not from typing, whose import alone takes milliseconds
 if TYPE_CHECKING:

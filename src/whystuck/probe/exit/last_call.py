@@ -13,9 +13,9 @@ import threading
 import time
 
 from .. import files, progress
-from ..interrupts import let_through
+from ..calling.interrupts import let_through
+from ..calling.unseen import HIDDEN_FILE, call_before, replace_builtin, show_alone
 from ..threads import is_main
-from ..unseen import HIDDEN_FILE, call_before, replace_builtin, show_alone
 
 TYPE_CHECKING = False  # not from typing, whose import alone takes milliseconds
 if TYPE_CHECKING:

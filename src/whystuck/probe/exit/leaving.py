@@ -12,9 +12,9 @@ import sys
 import time
 
 from .. import files, wire
+from ..calling.unseen import replace_builtin, show_calls
 from ..recorder import coalescing, dumps
 from ..threads import is_main
-from ..unseen import replace_builtin, show_calls
 from . import crash, sys_exit
 from .description import describe
 from .exceptions import read_hold_s

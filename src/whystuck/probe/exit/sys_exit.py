@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 
-from ..unseen import replace_builtin, show_calls
+from ..calling.unseen import replace_builtin, show_calls
 
 TYPE_CHECKING = False  # not from typing, whose import alone takes milliseconds
 if TYPE_CHECKING:

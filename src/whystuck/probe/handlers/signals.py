@@ -9,12 +9,12 @@ import signal
 import threading
 
 from .. import files
-from ..attempts import attempt
+from ..calling.attempts import attempt
+from ..calling.main_call import MainCall
+from ..calling.unseen import leave_out, replace_builtin
 from ..descriptors import Descriptor
-from ..main_call import MainCall
 from ..recorder import dumps
 from ..threads import is_main
-from ..unseen import leave_out, replace_builtin
 from .c_handlers import NOTHING, RESTART, read_handler, set_default, set_handler
 from .numbers import dump_signal, stacks_signal
 

@@ -9,8 +9,8 @@ import sys
 import threading
 
 from .. import files
+from ..calling.wanted import Wanted
 from ..serving import visitors
-from ..wanted import Wanted
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import sys
 import weakref
 
 from .. import progress
-from ..unseen import call_before
+from ..calling.unseen import call_before
 from .updates import Updates
 
 TYPE_CHECKING = False

@@ -8,8 +8,8 @@ import sys
 import weakref
 
 from .. import progress
-from ..interrupts import let_through
-from ..unseen import hide_from_warnings, leave_out
+from ..calling.interrupts import let_through
+from ..calling.unseen import hide_from_warnings, leave_out
 from .names import list_parameters, local_part
 from .tensors import Later, is_captured, quiet
 from .updates import Updates

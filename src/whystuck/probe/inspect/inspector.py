@@ -7,9 +7,9 @@ import sys
 import threading
 import time
 
-from ..interrupts import let_through
+from ..calling.interrupts import let_through
+from ..calling.wanted import Wanted
 from ..oplog.ring import ASYNC, FLAGS
-from ..wanted import Wanted
 from .calls import UserCall, say
 from .op import Op, find_engine, find_site, is_still_in
 from .reports import Reports

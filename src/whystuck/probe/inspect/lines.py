@@ -6,8 +6,8 @@ import json
 import os
 import threading
 
+from ..calling.interrupts import let_through
 from ..descriptors import Descriptor
-from ..interrupts import let_through
 
 MAX_BYTES = 16 << 20
 # The last line says that there is no more; it must still fit.

@@ -8,7 +8,7 @@ import sys
 import weakref
 
 from .. import progress
-from ..interrupts import let_through
+from ..calling.interrupts import let_through
 from .checksums import Checksums, as_unsigned
 from .names import list_parameters, local_part, name_parameters
 from .tensors import Later, describe, is_captured, quiet

@@ -14,10 +14,10 @@ import threading
 from typing import Any, Callable
 
 from .. import files, heap
-from ..interrupts import let_through
+from ..calling.interrupts import let_through
+from ..calling.unseen import call_before
 from ..shared_steps import SharedSteps
 from ..threads import OwnThread
-from ..unseen import call_before
 from . import folder as kineto_folder
 from .agent_discovery import CONFIG_FILE, SOCKET_DIR_ENV, find_agent
 from .choice import FOLDER_ENV, find_device, is_left_to_us

@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 
-from ..main_call import MainCall
+from ..calling.main_call import MainCall
 from ..threads import OwnThread
 from . import folder
 

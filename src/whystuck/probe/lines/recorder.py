@@ -12,7 +12,7 @@ import threading
 import time
 
 from .. import files
-from ..interrupts import let_through
+from ..calling.interrupts import let_through
 from .file import ENTRY_BYTES, HIDDEN, MONITORING, PUT_ENTRY, SETTRACE, LineFile
 
 TYPE_CHECKING = False

@@ -12,7 +12,7 @@ import dis
 import sys
 from types import TracebackType
 
-from ..main_call import MainCall
+from ..calling.main_call import MainCall
 from ..threads import is_main
 
 TYPE_CHECKING = False

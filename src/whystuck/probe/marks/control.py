@@ -7,7 +7,7 @@ import sys
 
 from .. import files, progress
 from ..breaker import HOOKS
-from ..interrupts import let_through
+from ..calling.interrupts import let_through
 from . import devices, foreign, forward, mirror, patches, phases, ring, user
 from .compiler import hide_functions
 from .ring import BACKWARD, CHECKPOINT, DATALOADER, FORWARD, OPTIMIZER, STEP, USER

@@ -11,8 +11,8 @@ import sys
 import threading
 from collections import deque
 
-from ..interrupts import let_through
-from ..unseen import leave_out
+from ..calling.interrupts import let_through
+from ..calling.unseen import leave_out
 from . import user
 from .patches import Patch
 from .ring import USER

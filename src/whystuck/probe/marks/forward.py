@@ -15,8 +15,8 @@ import sys
 import threading
 import weakref
 
-from ..interrupts import let_through
-from ..unseen import hide_from_warnings, leave_out
+from ..calling.interrupts import let_through
+from ..calling.unseen import hide_from_warnings, leave_out
 from .call_line import CallLine
 from .phases import Phases
 from .ring import FORWARD

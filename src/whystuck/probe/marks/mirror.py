@@ -10,7 +10,7 @@ import os
 import sys
 import threading
 
-from ..interrupts import let_through
+from ..calling.interrupts import let_through
 from .ring import BACKWARD, CHECKPOINT, DATALOADER, FORWARD, OPTIMIZER, STEP, MarkRing
 
 TYPE_CHECKING = False

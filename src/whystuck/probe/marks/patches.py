@@ -10,8 +10,8 @@ import functools
 import sys
 import weakref
 
+from ..calling.unseen import hide_from_warnings, leave_out
 from ..import_watch import ImportWatch
-from ..unseen import hide_from_warnings, leave_out
 from .compiler import hide_functions
 from .phases import Phases
 from .ring import BACKWARD, CHECKPOINT, DATALOADER

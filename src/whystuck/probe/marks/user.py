@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from .. import progress
-from ..interrupts import let_through
+from ..calling.interrupts import let_through
 from .ring import USER
 
 TYPE_CHECKING = False

@@ -13,7 +13,7 @@ import time
 from collections import deque
 
 from ..breaker import HOOKS
-from ..interrupts import let_through
+from ..calling.interrupts import let_through
 from ..mapped_log import LOOKED
 from .forms import KnownForms, choose_flags, describe_tensors, key_of_tensors
 from .ring import ASYNC, NO_END, PUT_TIME

@@ -16,7 +16,7 @@ from operator import itemgetter
 
 from .. import progress
 from ..breaker import PACE
-from ..interrupts import let_through
+from ..calling.interrupts import let_through
 from ..mapped_log import PUT_TWO_TIMES
 from ..threads import OwnThread
 from . import ring as rings

@@ -12,8 +12,8 @@ import dis
 import sys
 from collections import deque
 
-from ..interrupts import find_handler
-from ..main_call import MainCall
+from ..calling.interrupts import find_handler
+from ..calling.main_call import MainCall
 from .main_thread import is_inside
 from .uncompiled import leave_uncompiled
 

@@ -16,8 +16,8 @@ from itertools import count, starmap
 
 from .. import progress
 from ..breaker import EVERY, HOOKS
-from ..unseen import leave_out
-from ..wanted import look
+from ..calling.unseen import leave_out
+from ..calling.wanted import look
 from .delayed_errors import HELD, begin_unchecked
 from .forms import (
     SPECS,

@@ -14,8 +14,8 @@ import weakref
 
 from .. import progress
 from ..breaker import HOOKS
-from ..interrupts import let_through
-from ..wanted import look
+from ..calling.interrupts import let_through
+from ..calling.wanted import look
 from .backlog import Backlog, HookedGroup
 from .delayed_errors import HELD
 from .log import has_devices

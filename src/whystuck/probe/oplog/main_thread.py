@@ -10,7 +10,7 @@ import os
 import sys
 import threading
 
-from ..main_call import MainCall
+from ..calling.main_call import MainCall
 from ..switch import Later
 
 TYPE_CHECKING = False

@@ -13,8 +13,8 @@ import os
 import sys
 
 from .. import progress
-from ..interrupts import let_through
-from ..wanted import look
+from ..calling.interrupts import let_through
+from ..calling.wanted import look
 from .backlog import HookedGroup
 
 TYPE_CHECKING = False

@@ -23,7 +23,7 @@ import weakref
 from typing import Any
 
 from .. import files, progress
-from ..interrupts import let_through
+from ..calling.interrupts import let_through
 from . import peers
 
 TYPE_CHECKING = False

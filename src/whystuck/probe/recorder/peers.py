@@ -13,7 +13,7 @@ from collections import deque
 from typing import Any
 
 from .. import files
-from ..interrupts import let_through
+from ..calling.interrupts import let_through
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -104,6 +104,8 @@ class Position:
 _LOOKING_PARTS = (
     "whystuck/probe/oplog/",
     "whystuck/probe/inspect/",
+    "whystuck/probe/calling/wanted.py",
+    # Where it lay before: the probe of a job may be of another release.
     "whystuck/probe/wanted.py",
 )
 

@@ -8,7 +8,10 @@ from dataclasses import dataclass
 from whystuck.diagnose.algorithms.stacks.frames import select_user_frames
 from whystuck.diagnose.algorithms.stacks.positions import name_call
 from whystuck.diagnose.context.facts import Facts
-from whystuck.diagnose.logs.cases.ops.transfer_rings import list_transfer_calls, makes_half_first
+from whystuck.diagnose.logs.cases.transfers.transfer_rings import (
+    list_transfer_calls,
+    makes_half_first,
+)
 from whystuck.evidence.logs.lines import LogEvent
 from whystuck.evidence.ops.collectives import Frame
 

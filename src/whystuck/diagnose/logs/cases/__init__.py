@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-from whystuck.diagnose.logs.cases.aborts import make_aborts
-from whystuck.diagnose.logs.cases.blocked import make_blocked
-from whystuck.diagnose.logs.cases.busy import make_busy
-from whystuck.diagnose.logs.cases.checksums import make_checksums
-from whystuck.diagnose.logs.cases.clocks_off import make_clocks_off
 from whystuck.diagnose.logs.cases.config import make_config_errors
-from whystuck.diagnose.logs.cases.debuggers import make_debuggers
 from whystuck.diagnose.logs.cases.devices.abnormal import make_abnormal
 from whystuck.diagnose.logs.cases.devices.absent import make_absent
 from whystuck.diagnose.logs.cases.devices.device_faults import make_device_fault
@@ -23,63 +17,69 @@ from whystuck.diagnose.logs.cases.devices.ports import make_ports
 from whystuck.diagnose.logs.cases.devices.power_limits import make_power_limits
 from whystuck.diagnose.logs.cases.devices.shared_devices import make_unbound
 from whystuck.diagnose.logs.cases.devices.told_errors import make_told_errors
-from whystuck.diagnose.logs.cases.elsewhere import make_elsewhere
-from whystuck.diagnose.logs.cases.ends import make_crashes, make_killed
-from whystuck.diagnose.logs.cases.exceptions import make_exceptions
-from whystuck.diagnose.logs.cases.extremes import make_extremes
-from whystuck.diagnose.logs.cases.gil_held import make_gil_held
-from whystuck.diagnose.logs.cases.growing_saves import make_growing_saves
-from whystuck.diagnose.logs.cases.launchers import make_unstarted
-from whystuck.diagnose.logs.cases.link_speeds import make_link_speeds
-from whystuck.diagnose.logs.cases.memlock import make_memlock
-from whystuck.diagnose.logs.cases.memory import make_host_memory
-from whystuck.diagnose.logs.cases.memory_daemons import make_daemons
-from whystuck.diagnose.logs.cases.memory_pressure import make_memory_pressure
-from whystuck.diagnose.logs.cases.not_ended import make_not_ended
+from whystuck.diagnose.logs.cases.network.blocked import make_blocked
+from whystuck.diagnose.logs.cases.network.clocks_off import make_clocks_off
+from whystuck.diagnose.logs.cases.network.launchers import make_unstarted
+from whystuck.diagnose.logs.cases.network.packets import make_packets
+from whystuck.diagnose.logs.cases.network.rendezvous import make_rendezvous
+from whystuck.diagnose.logs.cases.network.transfers import make_transfers
+from whystuck.diagnose.logs.cases.network.transports import make_transports
 from whystuck.diagnose.logs.cases.ops.calls import make_calls
 from whystuck.diagnose.logs.cases.ops.counted_calls import make_counted_calls
 from whystuck.diagnose.logs.cases.ops.crossed import make_crossed
 from whystuck.diagnose.logs.cases.ops.crossed_orders import make_crossed_orders
-from whystuck.diagnose.logs.cases.ops.departed import make_departed
 from whystuck.diagnose.logs.cases.ops.horovod import make_horovod_mismatch
 from whystuck.diagnose.logs.cases.ops.left_behind import make_left_behind
 from whystuck.diagnose.logs.cases.ops.left_out import make_left_out
-from whystuck.diagnose.logs.cases.ops.micro_batches import make_micro_batches
 from whystuck.diagnose.logs.cases.ops.mismatch import make_mismatches
 from whystuck.diagnose.logs.cases.ops.missing import make_missing
 from whystuck.diagnose.logs.cases.ops.parted import make_parted
-from whystuck.diagnose.logs.cases.ops.parted_sites import make_parted_sites
-from whystuck.diagnose.logs.cases.ops.past import make_past
 from whystuck.diagnose.logs.cases.ops.recorder_told import make_recorder_told
-from whystuck.diagnose.logs.cases.ops.stacked_past import make_recorded_past, make_stacked_past
 from whystuck.diagnose.logs.cases.ops.told_history import make_told_history
-from whystuck.diagnose.logs.cases.ops.told_splits import make_told_splits
-from whystuck.diagnose.logs.cases.ops.told_transfers import make_told_transfers
-from whystuck.diagnose.logs.cases.ops.transfer_rings import make_transfer_rings
 from whystuck.diagnose.logs.cases.ops.uneven import make_left, make_pauses, make_uneven
-from whystuck.diagnose.logs.cases.ops.wrong_splits import make_wrong_splits
-from whystuck.diagnose.logs.cases.packets import make_packets
-from whystuck.diagnose.logs.cases.process_states import make_process_states
-from whystuck.diagnose.logs.cases.quotas import make_quotas
-from whystuck.diagnose.logs.cases.reducer import make_reducer_errors
-from whystuck.diagnose.logs.cases.rendezvous import make_rendezvous
-from whystuck.diagnose.logs.cases.saves import make_slow_saves
-from whystuck.diagnose.logs.cases.serial_saves import make_serial_saves
-from whystuck.diagnose.logs.cases.shared_memory import make_shared_memory
-from whystuck.diagnose.logs.cases.slow_hosts import make_slow_hosts
-from whystuck.diagnose.logs.cases.slow_storage import make_slow_storage
-from whystuck.diagnose.logs.cases.slow_tables import make_starved, make_throttled
-from whystuck.diagnose.logs.cases.stale_files import make_stale_files
-from whystuck.diagnose.logs.cases.starved_phases import make_starved_phases
-from whystuck.diagnose.logs.cases.stopped import make_stopped
-from whystuck.diagnose.logs.cases.storage import make_silent_storage
-from whystuck.diagnose.logs.cases.stragglers import make_stragglers
-from whystuck.diagnose.logs.cases.swallowed import make_swallowed
+from whystuck.diagnose.logs.cases.processes.aborts import make_aborts
+from whystuck.diagnose.logs.cases.processes.debuggers import make_debuggers
+from whystuck.diagnose.logs.cases.processes.elsewhere import make_elsewhere
+from whystuck.diagnose.logs.cases.processes.ends import make_crashes, make_killed
+from whystuck.diagnose.logs.cases.processes.exceptions import make_exceptions
+from whystuck.diagnose.logs.cases.processes.gil_held import make_gil_held
+from whystuck.diagnose.logs.cases.processes.not_ended import make_not_ended
+from whystuck.diagnose.logs.cases.processes.process_states import make_process_states
+from whystuck.diagnose.logs.cases.processes.stopped import make_stopped
+from whystuck.diagnose.logs.cases.processes.swallowed import make_swallowed
+from whystuck.diagnose.logs.cases.resources.memlock import make_memlock
+from whystuck.diagnose.logs.cases.resources.memory import make_host_memory
+from whystuck.diagnose.logs.cases.resources.memory_daemons import make_daemons
+from whystuck.diagnose.logs.cases.resources.shared_memory import make_shared_memory
+from whystuck.diagnose.logs.cases.resources.stale_files import make_stale_files
+from whystuck.diagnose.logs.cases.resources.storage import make_silent_storage
+from whystuck.diagnose.logs.cases.slow.busy import make_busy
+from whystuck.diagnose.logs.cases.slow.extremes import make_extremes
+from whystuck.diagnose.logs.cases.slow.growing_saves import make_growing_saves
+from whystuck.diagnose.logs.cases.slow.link_speeds import make_link_speeds
+from whystuck.diagnose.logs.cases.slow.memory_pressure import make_memory_pressure
+from whystuck.diagnose.logs.cases.slow.quotas import make_quotas
+from whystuck.diagnose.logs.cases.slow.saves import make_slow_saves
+from whystuck.diagnose.logs.cases.slow.serial_saves import make_serial_saves
+from whystuck.diagnose.logs.cases.slow.slow_hosts import make_slow_hosts
+from whystuck.diagnose.logs.cases.slow.slow_storage import make_slow_storage
+from whystuck.diagnose.logs.cases.slow.slow_tables import make_starved, make_throttled
+from whystuck.diagnose.logs.cases.slow.starved_phases import make_starved_phases
+from whystuck.diagnose.logs.cases.slow.stragglers import make_stragglers
+from whystuck.diagnose.logs.cases.slow.uneven_work import make_uneven_work
+from whystuck.diagnose.logs.cases.stacks.departed import make_departed
+from whystuck.diagnose.logs.cases.stacks.parted_sites import make_parted_sites
+from whystuck.diagnose.logs.cases.stacks.past import make_past
+from whystuck.diagnose.logs.cases.stacks.stacked_past import make_recorded_past, make_stacked_past
 from whystuck.diagnose.logs.cases.timeouts import make_lost, make_timeouts
-from whystuck.diagnose.logs.cases.transfers import make_transfers
-from whystuck.diagnose.logs.cases.transports import make_transports
-from whystuck.diagnose.logs.cases.uneven_work import make_uneven_work
-from whystuck.diagnose.logs.cases.values import make_not_finite, make_skipped
+from whystuck.diagnose.logs.cases.transfers.micro_batches import make_micro_batches
+from whystuck.diagnose.logs.cases.transfers.told_splits import make_told_splits
+from whystuck.diagnose.logs.cases.transfers.told_transfers import make_told_transfers
+from whystuck.diagnose.logs.cases.transfers.transfer_rings import make_transfer_rings
+from whystuck.diagnose.logs.cases.transfers.wrong_splits import make_wrong_splits
+from whystuck.diagnose.logs.cases.values.checksums import make_checksums
+from whystuck.diagnose.logs.cases.values.reducer import make_reducer_errors
+from whystuck.diagnose.logs.cases.values.values import make_not_finite, make_skipped
 from whystuck.diagnose.logs.story import Maker
 
 MAKERS: tuple[Maker, ...] = (

@@ -14,8 +14,8 @@ from whystuck.diagnose.algorithms.failures.causes import name_known, write_excep
 from whystuck.diagnose.algorithms.failures.config_errors import ConfigError, find_config_error
 from whystuck.diagnose.algorithms.failures.config_kinds import KINDS
 from whystuck.diagnose.algorithms.stacks.frames import describe_place, find_user_frame
+from whystuck.diagnose.logs.cases.network.rendezvous_lines import has_twins, list_twins
 from whystuck.diagnose.logs.cases.parts import find_time, is_said, list_victims, place_exceptions
-from whystuck.diagnose.logs.cases.rendezvous_lines import has_twins, list_twins
 from whystuck.diagnose.logs.story import OWN, Case
 from whystuck.diagnose.logs.view import LogView
 from whystuck.evidence.finding import Confidence

@@ -15,7 +15,7 @@ from whystuck.diagnose.algorithms.stacks.frames import (
     select_user_frames,
 )
 from whystuck.diagnose.context.scene import Scene
-from whystuck.diagnose.logs.cases.rendezvous import find_differences
+from whystuck.diagnose.logs.cases.network.rendezvous import find_differences
 from whystuck.diagnose.logs.log_rule import LogRule
 from whystuck.diagnose.policy import Policy
 from whystuck.diagnose.rule import Blame

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from whystuck.parse.logs.blocks.tabled import TabledSeen
-from whystuck.parse.logs.lines import LogLine
+from whystuck.parse.logs.blocks.tables.tabled import TabledSeen
+from whystuck.parse.logs.lines.lines import LogLine
 
 STATUS_MARKS = (
     b"echo $?", b'echo "', b"${?}", b": $?",

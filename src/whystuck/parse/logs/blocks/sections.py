@@ -9,10 +9,10 @@ from __future__ import annotations
 import re
 
 from whystuck.evidence.logs.lines import UNKNOWN_RANK
-from whystuck.parse.logs.blocks.heads import name_quota
-from whystuck.parse.logs.label_forms import NO_COUNT
-from whystuck.parse.logs.lines import LogLine, take_file
-from whystuck.parse.logs.names import is_file
+from whystuck.parse.logs.blocks.tables.heads import name_quota
+from whystuck.parse.logs.lines.label_forms import NO_COUNT
+from whystuck.parse.logs.lines.lines import LogLine, take_file
+from whystuck.parse.logs.owners.names import is_file
 
 # So far above a line its heading is looked for.
 _MOST_BYTES = 1 << 14

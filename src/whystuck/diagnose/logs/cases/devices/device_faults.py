@@ -17,7 +17,7 @@ from whystuck.diagnose.logs.cases.parts import (
     list_ranks,
     place_exceptions,
 )
-from whystuck.diagnose.logs.cases.spared import find_faulted, find_spared
+from whystuck.diagnose.logs.cases.processes.spared import find_faulted, find_spared
 from whystuck.diagnose.logs.story import OWN, Case
 from whystuck.diagnose.logs.view import LogView
 from whystuck.evidence.finding import Confidence

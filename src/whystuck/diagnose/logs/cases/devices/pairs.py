@@ -10,7 +10,7 @@ from statistics import median
 
 from whystuck.diagnose import codes
 from whystuck.diagnose.logs.cases.devices.ports import make_ports
-from whystuck.diagnose.logs.cases.link_speeds import SPEED_DETAILS
+from whystuck.diagnose.logs.cases.slow.link_speeds import SPEED_DETAILS
 from whystuck.diagnose.logs.story import WAIT, Case
 from whystuck.diagnose.logs.view import LogView, is_same_host
 from whystuck.evidence.finding import Confidence

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 from whystuck.diagnose import codes
 from whystuck.diagnose.algorithms.stacks.frames import make_places
-from whystuck.diagnose.logs.cases.ops.stacked_groups import (
+from whystuck.diagnose.logs.cases.parts import find_time, is_said
+from whystuck.diagnose.logs.cases.stacks.stacked_groups import (
     StackedWait,
     describe_wait,
     list_stacked_waits,
 )
-from whystuck.diagnose.logs.cases.parts import find_time, is_said
 from whystuck.diagnose.logs.story import PARTED, Case
 from whystuck.diagnose.logs.told_ops import list_told_groups
 from whystuck.diagnose.logs.view import LogView

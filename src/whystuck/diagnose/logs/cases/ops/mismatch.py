@@ -11,9 +11,9 @@ from typing import Any
 from whystuck.diagnose import codes
 from whystuck.diagnose.algorithms.failures.causes import find_byte_counts, is_size_complaint
 from whystuck.diagnose.logs.cases.ops.agreement import find_values, is_majority
-from whystuck.diagnose.logs.cases.ops.told_shapes import OddShapes, find_odd_shapes
-from whystuck.diagnose.logs.cases.ops.told_types import OddTypes, find_odd_types
 from whystuck.diagnose.logs.cases.parts import find_time, is_said, list_ranks, place_exceptions
+from whystuck.diagnose.logs.cases.transfers.told_shapes import OddShapes, find_odd_shapes
+from whystuck.diagnose.logs.cases.transfers.told_types import OddTypes, find_odd_types
 from whystuck.diagnose.logs.story import OWN, Case
 from whystuck.diagnose.logs.view import LogView
 from whystuck.evidence.finding import Confidence

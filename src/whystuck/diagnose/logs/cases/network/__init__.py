@@ -1,0 +1,1 @@
+"""Cases of processes that do not find each other, and of networks between them."""

@@ -1,0 +1,1 @@
+"""Cases of how processes ended, or what keeps them."""

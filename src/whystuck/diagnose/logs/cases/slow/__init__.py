@@ -1,0 +1,1 @@
+"""Cases of ranks, hosts, links and storage that are slow."""

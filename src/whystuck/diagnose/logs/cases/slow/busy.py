@@ -1,0 +1,166 @@
+"""H117, H118 and H119 by lines of progress beside a time limit: somebody was still at work."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from whystuck.diagnose import codes
+from whystuck.diagnose.algorithms.failures.causes import is_timeout
+from whystuck.diagnose.logs.cases.parts import WAITS, find_time, is_said, list_ranks
+from whystuck.diagnose.logs.cases.slow.growing_saves import make_growing_saves
+from whystuck.diagnose.logs.cases.slow.saves import make_slow_saves
+from whystuck.diagnose.logs.story import BUSY, Case
+from whystuck.diagnose.logs.view import LogView
+from whystuck.evidence.finding import Confidence
+from whystuck.evidence.live import PythonException
+from whystuck.evidence.logs.lines import LogEvent
+from whystuck.evidence.ranks import name_ranks
+
+_SETUP = "progress.setup"
+_DOWNLOAD = "progress.download"
+# Blocks of transformers, accelerate, Lightning and YOLO that the first process enters alone.
+_LEADER_FIRST = {
+    "main_process_first",
+    "local_main_process_first",
+    "_goes_first",
+    "torch_distributed_zero_first",
+    "rank_zero_first",
+    "zero_first",
+}
+_DONE = 100
+_RAISE = "raise the time limit of the group: `init_process_group(timeout=timedelta(hours=2))`"
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """A kind of work: the signature of its lines, the code, and how it is told."""
+
+    signature: str
+    end: str
+    code: str
+    what: str
+    advice: str
+
+
+_KINDS = (
+    _Kind(
+        "progress.save",
+        "progress.saved",
+        codes.CHECKPOINT_SLOW,
+        "a checkpoint was being saved",
+        "save with all ranks at once (`torch.distributed.checkpoint`), or asynchronously",
+    ),
+    _Kind(
+        _SETUP,
+        "",
+        codes.SETUP_SLOW,
+        "data or weights were being prepared",
+        "prepare the data before the job, and let the ranks wait with a longer limit",
+    ),
+    _Kind(
+        _DOWNLOAD,
+        "",
+        codes.SETUP_SLOW,
+        "a download was under way",
+        "download before the job, or once into a folder that all hosts share",
+    ),
+    _Kind(
+        "progress.compile",
+        "progress.compiled",
+        codes.COMPILE_DIVERGENCE,
+        "code was being compiled",
+        "share the compile cache among all ranks, or compile before the first collective",
+    ),
+)
+
+
+def make_busy(view: LogView) -> Iterator[Case]:
+    """Make the case of ranks that waited while another one still made progress with other work."""
+    waits = [event for event in view.list_signatures(*WAITS) if is_said(event)]
+    raised = tuple(item for item in view.exceptions if is_timeout(item))
+    if not (waits or raised):
+        return
+    waiting = sorted({*list_ranks(waits), *(item.rank for item in raised)} - {-1})
+    for kind in _KINDS:
+        lines = _find_open(view, kind)
+        if not lines or (kind.code == codes.CHECKPOINT_SLOW and _is_told_of(view)):
+            continue
+        last = lines[-1]
+        told = (
+            list_ranks([last]) or _find_worker(view, lines) or _find_leader(raised, view, waiting)
+        )
+        ranks = tuple(rank for rank in told if rank not in waiting)
+        share = last.groups.get("pct") or ""
+        at = f" ({share} % done)" if share else ""
+        who = name_ranks(waiting) if waiting else "ranks"
+        yield Case(
+            code=kind.code,
+            summary=f"{who} waited until a time limit while {kind.what}{at}: the job was alive, "
+            "and the limit was shorter than that",
+            tier=BUSY,
+            ranks=ranks,
+            victims=tuple(waiting),
+            lines=(*lines[-2:], *waits[:4]),
+            exceptions=raised,
+            time=find_time(waits, raised),
+            confidence=Confidence.LIKELY,
+            details={"state": "running"},
+            remedies=(_RAISE, kind.advice),
+        )
+        return
+
+
+def _is_told_of(view: LogView) -> bool:
+    """Tell whether it is known how long saves took, or that the file grows: that tells more."""
+    return any(make_slow_saves(view)) or any(make_growing_saves(view))
+
+
+def _find_open(view: LogView, kind: _Kind) -> list[LogEvent]:
+    """Find the lines of work that had begun and was not over, as far as the logs tell."""
+    lines = [event for event in view.list_signatures(kind.signature) if not event.is_past]
+    if not lines:
+        return []
+    if kind.signature == _DOWNLOAD:
+        # Of a rank that nobody knows, what the ranks that wait say of it tells more.
+        lines = [line for line in _list_undone(lines) if line.rank >= 0]
+    if not lines or is_done(lines[-1]):
+        return []
+    last = lines[-1]
+    ends: Sequence[LogEvent] = list(view.list_signatures(kind.end)) if kind.end else ()
+    is_over = any(end.artifact == last.artifact and end.row > last.row for end in ends)
+    return [] if is_over else lines
+
+
+def _list_undone(lines: list[LogEvent]) -> list[LogEvent]:
+    """Leave out the lines of ranks whose last one says that all is done."""
+    last = {(line.artifact, line.rank): line for line in lines}
+    return [line for line in lines if not is_done(last[line.artifact, line.rank])]
+
+
+def is_done(line: LogEvent) -> bool:
+    """Tell whether a line of progress is the last of its kind: all of 24 shards, or 100 %."""
+    share, have = line.groups.get("pct") or "", line.groups.get("have") or ""
+    is_all = have.isdecimal() and have == (line.groups.get("all") or "")
+    return is_all or (share.isdecimal() and int(share) >= _DONE)
+
+
+def _find_leader(
+    raised: Sequence[PythonException], view: LogView, waiting: Sequence[int]
+) -> tuple[int, ...]:
+    """Find that rank 0 does the work: all others wait in a block that lets it go first.
+
+    A traceback that is cut off tells of the block by its lines.
+    """
+    calls = {frame.function for item in (*raised, *view.exceptions) for frame in item.frames}
+    others = {rank for rank in view.ranks | set(waiting) if rank > 0}
+    is_rest = bool(waiting) and set(waiting) == others == set(range(1, max(others) + 1))
+    is_block = bool(calls & _LEADER_FIRST) or any(view.list_signatures("source.leader_first"))
+    return (0,) if is_block and is_rest else ()
+
+
+def _find_worker(view: LogView, lines: Sequence[LogEvent]) -> tuple[int, ...]:
+    """Find whose a bar of progress is that has no rank: of the one that says it does such work."""
+    begun = view.list_signatures("progress.begun") if lines[-1].signature == _SETUP else ()
+    ranks = list_ranks([*lines, *begun])
+    return ranks if len(ranks) == 1 else ()

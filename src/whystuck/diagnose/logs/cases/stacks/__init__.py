@@ -1,0 +1,1 @@
+"""Cases that compare the pasted stacks of ranks with what else is shown."""

@@ -1,0 +1,1 @@
+"""Cases of sends, receives and splits that do not belong together."""

@@ -1,0 +1,1 @@
+"""Cases of losses, gradients and weights that are not what they should be."""

@@ -1,0 +1,1 @@
+"""What ranks called, as tools and people print it: groups, recorders, RAS, transfers."""

@@ -1,0 +1,83 @@
+"""What people show of process groups: who is in them, and in which order a rank uses them.
+
+Both stand among the variables of a frame, or are printed at the start: `gen_group ranks=[0, 1]`,
+`order: ["gen", "disc"]`. Only texts of the size that people paste are looked through.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from whystuck.evidence.ranks import MAX_RANK
+from whystuck.parse.logs.blocks.tables.tabled import TabledSeen
+from whystuck.parse.logs.lines.lines import LogLine
+
+_MAX_NOTES = 256
+_MAX_MEMBERS = 256
+# Between the number of a rank and what is said of its order, in the variables of a frame.
+_NEAR_LINES = 4
+_LIST = r"[\[({]\s?(\d{1,7}(?:\s?,\s?\d{1,7}){1,255})\s?[\])}]"
+_MEMBERS = re.compile(
+    r"(?<![\w.])([A-Za-z][\w-]{0,60})['\"]?(?: (?:process )?group)?[ :(]{1,3}(?:with |of |has )?"
+    rf"(?:global )?(?:ranks|members)[ =:]{{0,3}}{_LIST}"
+    rf"|(?<![\w.])([A-Za-z][\w-]{{0,60}}_(?:group|pg))['\"]?\s?[=:]\s?{_LIST}"
+)
+_ORDER = re.compile(
+    r"(?<![a-z])(?:\w{1,30}_)?order(?: of (?:the )?(?:process )?groups)?\s?(?:is\s?)?[=:]\s?"
+    r"[\[(]?\s?"
+    r"(['\"]?[A-Za-z][\w-]{0,60}['\"]?(?:\s?(?:,|->|>|→|then|\|)\s?['\"]?[A-Za-z][\w-]{0,60}['\"]?)"
+    r"{1,15})"
+)
+_NAME = re.compile(r"[A-Za-z][\w-]{0,60}")
+_RANK = re.compile(
+    r"(?<![a-z_])(?:global_)?rank[ _]?[=:]?\s?(\d{1,7})\b|\[rank(\d{1,7})\]", re.IGNORECASE
+)
+_HINT = re.compile(rb"(?:ranks|members|_group|_pg)[^\w\n]{0,6}[\[({]\s?\d|order[^\n]{0,40}[=:]")
+
+
+def find_group_notes(data: bytes, row: int) -> Iterator[TabledSeen]:
+    """Find what a text says of groups.
+
+    Args:
+        data: The text.
+        row: The number of its first line.
+    """
+    if _HINT.search(data) is None:
+        return
+    text = data.decode("utf-8", errors="replace")
+    lines = text.split("\n")
+    found = 0
+    for at, line in enumerate(lines):
+        if found >= _MAX_NOTES:
+            return
+        for match in _MEMBERS.finditer(line[:2000]) if "[" in line or "(" in line else ():
+            found += 1
+            name, members = match[1] or match[3], match[2] or match[4]
+            if len(members) < _MAX_MEMBERS * 8 and _are_ranks(members):
+                groups = {"name": name, "members": re.sub(r"\s", "", members)}
+                yield TabledSeen("table.members", row + at, LogLine(line.strip()), groups)
+        if "order" in line and (order := _ORDER.search(line[:2000])):
+            found += 1
+            own = _find_rank(lines, at)
+            names = [one for one in _NAME.findall(order[1]) if one != "then"]
+            if own and len(set(names)) == len(names) > 1:
+                groups = {"own": own, "names": "\t".join(names)}
+                yield TabledSeen("table.order", row + at, LogLine(line.strip()), groups)
+
+
+def _are_ranks(members: str) -> bool:
+    return all(int(one) <= MAX_RANK for one in members.split(","))
+
+
+def _find_rank(lines: list[str], at: int) -> str:
+    """Return the rank that a line names, or else one of the variables beside it."""
+    for place in (at, *(at - back for back in range(1, _NEAR_LINES + 1)), at + 1):
+        line = lines[place] if 0 <= place < len(lines) else ""
+        told = {one or other for one, other in _RANK.findall(line[:400])}
+        is_own = place == at or re.match(r"^\s{4,}(?:global_)?rank\s?[=:]\s?\d{1,7}\s*$", line)
+        if is_own and len(told) == 1:
+            return str(told.pop())
+        if place != at and re.match(r"^\S", line):
+            break
+    return ""

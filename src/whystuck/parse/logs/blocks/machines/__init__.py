@@ -1,0 +1,1 @@
+"""What tools print of machines: devices, links, ports, limits, storage."""

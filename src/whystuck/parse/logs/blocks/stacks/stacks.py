@@ -1,0 +1,400 @@
+"""Stacks of processes that still ran, as text: py-spy, faulthandler, gdb, and summaries of many.
+
+People paste them alone, one behind the other, or between the lines of a log. The stacks of each
+writer are followed apart from those of others, as tracebacks are.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+
+from whystuck.evidence.live import ThreadStack
+from whystuck.evidence.logs.lines import UNKNOWN_RANK
+from whystuck.evidence.ops.collectives import Frame
+from whystuck.evidence.ranks import MAX_RANK
+from whystuck.parse.logs.blocks.stacks.children import find_parent
+from whystuck.parse.logs.blocks.stacks.commands import find_local_rank, find_rank
+from whystuck.parse.logs.blocks.stacks.forms import (
+    COMMAND,
+    GDB_BARE,
+    GDB_NOISE,
+    PROCESS,
+    SPY,
+    clean_line,
+    cut_note,
+    find_bare,
+    find_head,
+    find_locals,
+    find_pid,
+    make_thread,
+    name_source,
+    read_frame,
+    read_number,
+)
+from whystuck.parse.logs.blocks.stacks.headings import (
+    cut_sentence,
+    find_group_heading,
+    find_heading,
+    find_local_heading,
+    find_odd_heading,
+    find_same,
+    find_same_as,
+    find_whose,
+    is_same_word,
+)
+from whystuck.parse.logs.blocks.stacks.hosts import find_host
+from whystuck.parse.logs.blocks.stacks.mains import is_worker, mark_main
+from whystuck.parse.logs.blocks.stacks.seen import StackSeen
+from whystuck.parse.logs.blocks.stacks.summaries import read_summary
+from whystuck.parse.logs.lines.lines import LogLine
+
+# One of them is in the first line of each thread, or in a frame that is pasted without that line;
+# healthy logs have none.
+STACK_MARKS = (
+    b" (active",
+    b" (idle",
+    b"(most recent call first)",
+    b" (LWP ",
+    b"#0  0x",
+    b" (torch/",
+    b" (pdb.py:",
+    b" (threading.py:",
+    b" (selectors.py:",
+    b" (subprocess.py:",
+    b" (socket.py:",
+    b" (ssl.py:",
+    b" (queue.py:",
+    b'distributed_c10d.py", line',
+)
+_MAX_STRANGERS = 200
+_MAX_THREADS = 256
+_MAX_FRAMES = 200
+_MAX_NOTES = 16
+# Lines between the name of a rank and its stack: a fence, the command, versions.
+_MAX_PREAMBLE = 6
+# Lines behind a stack in which somebody says who else has it.
+_MAX_BEHIND = 4
+# So many stacks may be meant by the rank that they are of.
+_MAX_SHOWN = 64
+
+# The process of the rank, where a heading tells both.
+_HEADING_PID = re.compile(
+    r"\b(?:pid|PID)[ =:#]{0,3}(\d{1,10})\b|^[\W_]{0,12}(\d{2,7})[ ,:(]{1,3}RANK[= ]"
+)
+_NOTE_RANK = re.compile(r"\brank[ =:]{0,2}(\d{1,7})\b", re.IGNORECASE)
+
+
+@dataclass(slots=True)
+class _Open:
+    """A process whose stacks are being read; ``seen`` is the number of its last line."""
+
+    process: StackSeen
+    seen: int = 0
+    frames: list[Frame] = field(default_factory=list)
+    command: str = ""
+    notes: list[tuple[int, str]] = field(default_factory=list)
+    # How far in the variables of the last frame stand, -1 where none are shown.
+    indent: int = -1
+
+
+@dataclass(slots=True)
+class _Heading:
+    """What was said before the stacks that come next."""
+
+    rank: int = UNKNOWN_RANK
+    pid: int = 0
+    command: str = ""
+    seen: int = -_MAX_STRANGERS
+    # The process that is said to be of the rank; the rank that a prefix says wrote it.
+    rank_pid: int = 0
+    writer: int = UNKNOWN_RANK
+    node: str = ""
+    local: int = -1
+    others: frozenset[int] = frozenset()
+    is_rest: bool = False
+
+    @property
+    def names_one(self) -> bool:
+        """Whether it tells whose the next stack is."""
+        return self.rank != UNKNOWN_RANK or self.local >= 0 or self.is_rest
+
+
+class StackReader:
+    """Follows the stacks of all writers of one log."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, _Open] = {}
+        self._heading = _Heading()
+        self._last_owner = ""
+        self._lines = 0
+        # Processes of which the rank is told, and the last one that others are said to be like.
+        self._shown: deque[StackSeen] = deque(maxlen=_MAX_SHOWN)
+        self._alike: StackSeen | None = None
+        # The process whose children are shown.
+        self._parent = 0
+        # The last line that was read while a stack was open.
+        self.last_row = 0
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the next lines may belong to a stack."""
+        return bool(self._open)
+
+    def begins(self, text: str) -> bool:
+        """Tell whether a stack begins in a line; what stands before it is of use then."""
+        text = clean_line(text)
+        return not self._open and (find_head(text) is not None or bool(find_bare(text)))
+
+    def read(self, line: LogLine, row: int, before: Iterable[LogLine] = ()) -> Iterator[StackSeen]:
+        """Take the next line; yield the processes that it ends."""
+        for earlier in before:
+            self._lines += 1
+            text = clean_line(earlier.text)
+            if not self._begin_bare(text, earlier, row):
+                yield from self._take(text, earlier)
+        self._lines += 1
+        self.last_row = row if self._open else self.last_row
+        text = clean_line(line.text)
+        if summaries := [*read_summary(text, line, row)]:
+            yield from summaries
+        elif (head := find_head(text)) is not None and not self._is_first_frame(head, line.owner):
+            yield from self._begin(head, line, row)
+        elif not self._begin_bare(text, line, row) and self._open:
+            yield from self._take(text, line)
+        self.last_row = row if self._open else self.last_row
+        for owner in [
+            owner for owner, one in self._open.items() if self._lines - one.seen > _MAX_STRANGERS
+        ]:
+            yield from self._close(owner)
+
+    def _take(self, text: str, line: LogLine) -> Iterator[StackSeen]:
+        """Take a line that may be a frame, or tell whose a stack is."""
+        if self._take_frame(text, line.owner) or self._note_same(text, line):
+            return
+        if self._note_heading(text, line.rank):
+            yield from self._close(line.owner)
+
+    def _begin_bare(self, text: str, line: LogLine, row: int) -> bool:
+        """Begin a process by its first frame, where a heading stands above it and no thread."""
+        heading = self._heading
+        is_near = heading.names_one and self._lines - heading.seen <= _MAX_PREAMBLE
+        if not is_near or line.owner in self._open or not (source := find_bare(text)):
+            return False
+        known = self._open_process(StackSeen(row, line, source=source))
+        known.process.threads.append(ThreadStack(0, "MainThread", (), is_main=True))
+        self._last_owner = line.owner
+        return self._take_frame(text, line.owner)
+
+    def _note_same(self, text: str, line: LogLine) -> bool:
+        """Note the ranks of which a line behind a stack says that they have it, too."""
+        owner = line.owner
+        if line.rank != UNKNOWN_RANK and is_same_word(text):
+            # What people write of a rank looks as if the rank had written it.
+            text, owner = f"rank {line.rank}: {text}", self._last_owner
+        # A comment behind a command is about the stack that the command shows.
+        if "rank" not in text.lower() or COMMAND.search(text):
+            return False
+        known = self._find_open(owner)
+        if known is not None and self._lines - known.seen > _MAX_BEHIND:
+            known = None
+        shown = known.process if known is not None else None
+        if told := find_same_as(text[:400]):
+            same, whose = told
+            shown = self._find_shown(whose) if whose >= 0 else self._alike or shown
+        else:
+            same = find_same(text[:400]) if shown is not None else frozenset[int]()
+            whose = find_whose(text[:400])
+            shown = self._find_shown(whose) if whose >= 0 else shown
+        if not same or shown is None:
+            return False
+        shown.others |= same - {shown.rank}
+        self._alike = shown
+        if known is not None:
+            known.seen = self._lines
+        return True
+
+    def _find_shown(self, rank: int) -> StackSeen | None:
+        """Find the last stack that a rank has, by its heading or by what is said of it."""
+        shown = reversed(self._shown)
+        return next((one for one in shown if rank == one.rank or rank in one.others), None)
+
+    def finish(self) -> Iterator[StackSeen]:
+        """Yield the stacks that the log ends in."""
+        for owner in list(self._open):
+            yield from self._close(owner)
+
+    def _is_first_frame(self, head: re.Match[str], owner: str) -> bool:
+        """Tell whether a frame that may begin the stack of a process is that of a known thread."""
+        known = self._find_open(owner)
+        return (
+            head.re is GDB_BARE
+            and known is not None
+            and known.process.source == "gdb"
+            and (bool(known.process.threads) and not known.frames)
+        )
+
+    def _find_open(self, owner: str) -> _Open | None:
+        """Find the process that a writer has open; only its first line may have all its names."""
+        known = self._open.get(owner)
+        if known is not None:
+            return known
+        owners = (self._last_owner, *reversed(self._open))
+        return next(
+            (self._open[one] for one in owners if one in self._open and one.startswith(owner)), None
+        )
+
+    def _note_heading(self, text: str, writer: int) -> bool:
+        """Note a process or a rank that what follows is of."""
+        text = cut_sentence(text.replace("RANK=RANK=", "RANK="), writer)  # as grep prints it
+        if parent := find_parent(text[:400]):
+            self._parent = parent
+            return True
+        if COMMAND.search(text):
+            self._parent = 0
+        if match := PROCESS.match(text):
+            is_near = self._lines - self._heading.seen <= _MAX_PREAMBLE
+            pid, named = int(match[1]), self._heading.rank_pid
+            is_own = is_near and not self._heading.pid and named in (0, pid)
+            told = self._heading if is_own else _Heading()
+            rank = find_rank(match[2]) if told.rank == UNKNOWN_RANK else told.rank
+            node = self._heading.node if is_near else ""
+            self._heading = _Heading(
+                rank, pid, match[2], self._lines, 0, writer, node, told.local, told.others
+            )
+        elif self._open and (odd := find_odd_heading(text[:200])):
+            own = _read_pid(text)
+            self._heading = _Heading(odd[0], 0, "", self._lines, own, writer, local=odd[1])
+        elif (local := find_local_heading(text[:200], writer)) >= 0:
+            self._heading = _Heading(seen=self._lines, writer=writer, local=local)
+            self._heading.rank_pid = _read_pid(text)
+            self._heading.others = find_same(text[:400])
+        elif match := find_heading(text[:200], writer):
+            groups, self._parent = match.groupdict(), 0
+            number = int(groups.get("rank") or groups.get("last") or match["said"])
+            rank = number if number <= MAX_RANK else UNKNOWN_RANK
+            self._heading = _Heading(rank, 0, "", self._lines, _read_pid(text), writer)
+            self._heading.others = find_same(text[:400]) - {rank}
+            self._heading.node = find_host(text)
+        elif not self._note_several(text, writer):
+            if GDB_NOISE.match(text):
+                self._heading.seen += 1
+            elif writer not in (UNKNOWN_RANK, self._heading.writer, self._heading.rank):
+                self._heading = _Heading()  # somebody else speaks: it was no heading
+            return False
+        return True
+
+    def _note_several(self, text: str, writer: int) -> bool:
+        """Note some ranks, or a host, that what follows is of."""
+        ranks, is_rest = find_group_heading(text[:400], writer)
+        node = find_host(text) if not ranks and not is_rest else ""
+        if ranks or is_rest or node:
+            first, *others = ranks or [UNKNOWN_RANK]
+            self._heading = _Heading(first, seen=self._lines, writer=writer, node=node)
+            self._heading.others, self._heading.is_rest = frozenset(others), is_rest
+        return bool(ranks or is_rest or node)
+
+    def _begin(self, head: re.Match[str], line: LogLine, row: int) -> Iterator[StackSeen]:
+        """Begin a thread, in the process that is open or in a new one."""
+        known = self._open.get(line.owner)
+        if known is not None and _is_other(known, head):
+            yield from self._close(line.owner)
+            known = None
+        if known is None:
+            process = StackSeen(row, line, source=name_source(head))
+            known = self._open_process(process, find_pid(head))
+            if note := _NOTE_RANK.search(head.groupdict().get("note") or ""):
+                process.rank = int(note[1])
+        self._end_thread(known)
+        known.seen = self._lines
+        known.process.pid = known.process.pid or find_pid(head)
+        self._last_owner = line.owner
+        if len(known.process.threads) < _MAX_THREADS:
+            known.process.threads.append(make_thread(head, known.process.pid))
+        if head.re is GDB_BARE:
+            self._take_frame(head.string, line.owner)
+
+    def _open_process(self, process: StackSeen, main_pid: int = 0) -> _Open:
+        line, heading = process.line, self._heading
+        if self._lines - heading.seen <= _MAX_PREAMBLE + (2 if heading.pid else 0):
+            is_own = line.rank in (UNKNOWN_RANK, heading.writer, heading.rank)
+            process.pid, process.rank = heading.pid, heading.rank if is_own else UNKNOWN_RANK
+            local = find_local_rank(heading.command)
+            process.node, process.local = heading.node, heading.local if local < 0 else local
+            process.others, process.is_rest = heading.others, heading.is_rest
+            own_pid = process.pid or main_pid
+            if heading.rank_pid and own_pid and own_pid != heading.rank_pid:
+                process.rank, process.local, process.others = UNKNOWN_RANK, -1, frozenset()
+            process.pid = own_pid or heading.rank_pid
+        process.parent = self._parent
+        self._heading, self._alike = _Heading(), None
+        if process.rank != UNKNOWN_RANK:
+            self._shown.append(process)
+        known = self._open[line.owner] = _Open(process, self._lines, command=heading.command)
+        return known
+
+    def _take_frame(self, text: str, owner: str) -> bool:
+        known = self._find_open(owner)
+        if known is None:
+            return False
+        text, note = cut_note(text)
+        if self._is_variable(known, text):
+            if note and known.frames:
+                known.notes.append((len(known.frames) - 1, note))
+            return True
+        if (frame := read_frame(text, known.process.source)) is None:
+            return False
+        if len(known.frames) < _MAX_FRAMES:
+            known.frames.append(frame)
+            known.notes += [(len(known.frames) - 1, note)] if note else []
+        known.seen = self._lines
+        return True
+
+    def _is_variable(self, known: _Open, text: str) -> bool:
+        """Tell whether a line shows variables of the last frame."""
+        if known.process.source != "py-spy" or not known.frames:
+            return False
+        begin = find_locals(text)
+        if begin >= 0:
+            known.indent = begin
+        elif known.indent >= 0 and len(text) - len(text.lstrip()) <= known.indent:
+            known.indent = -1
+        if known.indent >= 0:
+            known.seen = self._lines
+        return known.indent >= 0
+
+    def _end_thread(self, known: _Open) -> None:
+        """Give the thread that is read its frames."""
+        if known.process.threads and known.frames:
+            last = known.process.threads[-1]
+            notes = (*known.notes[:_MAX_NOTES],)
+            known.process.threads[-1] = replace(last, frames=(*known.frames,), notes=notes)
+        known.frames, known.notes, known.indent = [], [], -1
+
+    def _close(self, owner: str) -> Iterator[StackSeen]:
+        known = self._open.pop(owner, None)
+        if known is None:
+            return
+        self._end_thread(known)
+        process = known.process
+        process.threads = mark_main([one for one in process.threads if one.frames])
+        if process.threads:
+            process.is_worker = is_worker(process.threads, known.command)
+            yield process
+
+
+def _read_pid(text: str) -> int:
+    process = _HEADING_PID.search(text[:200])
+    return int(process[1] or process[2]) if process else 0
+
+
+def _is_other(known: _Open, head: re.Match[str]) -> bool:
+    """Tell whether a thread is of another process, or of a later look, than those before."""
+    if name_source(head) != known.process.source or head.re is GDB_BARE:
+        return True
+    numbers = {one.thread_id for one in known.process.threads}
+    if head.re is SPY and head["name"] == "MainThread":
+        return any(one.name == "MainThread" for one in known.process.threads)
+    return read_number(head) in numbers

@@ -1,0 +1,1 @@
+"""Tables and lists of what ranks tell, as tools and people write them."""

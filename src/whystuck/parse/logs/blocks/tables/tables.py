@@ -1,0 +1,146 @@
+"""Tables of other tools in logs, row by row; each kind has a reader of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+from whystuck.parse.logs.blocks.calls.rank_columns import COLUMN_MARKS, ColumnReader
+from whystuck.parse.logs.blocks.calls.ras_groups import GROUP_MARKS, GroupReader
+from whystuck.parse.logs.blocks.calls.recorder_rows import RECORDER_MARKS, RecorderReader
+from whystuck.parse.logs.blocks.calls.recorder_sizes import RANK_SIZE_MARKS, RankSizeReader
+from whystuck.parse.logs.blocks.calls.recorder_stacks import (
+    RECORDER_STACK_MARKS,
+    RecorderStackReader,
+)
+from whystuck.parse.logs.blocks.calls.same_rows import SAME_MARKS, SameReader
+from whystuck.parse.logs.blocks.calls.split_lists import SPLIT_MARKS, SplitReader
+from whystuck.parse.logs.blocks.calls.transfer_notes import NOTE_MARKS, TransferReader
+from whystuck.parse.logs.blocks.exit_status import STATUS_MARKS, StatusReader
+from whystuck.parse.logs.blocks.launch_rows import LAUNCH_MARKS, LaunchReader
+from whystuck.parse.logs.blocks.machines.counter_rows import COUNTER_MARKS, CounterReader
+from whystuck.parse.logs.blocks.machines.device_counts import COUNT_MARKS, DeviceCountReader
+from whystuck.parse.logs.blocks.machines.device_rows import DEVICE_MARKS, DeviceReader
+from whystuck.parse.logs.blocks.machines.device_tables import CLOCK_MARKS, DeviceTableReader
+from whystuck.parse.logs.blocks.machines.file_sizes import SIZE_MARKS, SizeReader
+from whystuck.parse.logs.blocks.machines.host_times import HOST_MARKS, HostTimeReader
+from whystuck.parse.logs.blocks.machines.limit_rows import LIMIT_MARKS, LimitReader
+from whystuck.parse.logs.blocks.machines.pair_matrix import MATRIX_MARKS, MatrixReader
+from whystuck.parse.logs.blocks.machines.pair_rows import PAIR_MARKS, PairReader
+from whystuck.parse.logs.blocks.machines.pcie_links import PCIE_MARKS, PcieReader
+from whystuck.parse.logs.blocks.machines.port_counters import ERROR_MARKS, PortErrorReader
+from whystuck.parse.logs.blocks.machines.ports import PORT_MARKS, PortReader
+from whystuck.parse.logs.blocks.machines.power_rows import POWER_MARKS, PowerReader
+from whystuck.parse.logs.blocks.machines.shm_rows import SHM_MARKS, ShmReader
+from whystuck.parse.logs.blocks.machines.storage_rows import STORAGE_MARKS, StorageReader
+from whystuck.parse.logs.blocks.stacks.kernel_waits import WAIT_MARKS, WaitReader
+from whystuck.parse.logs.blocks.stacks.process_rows import PROCESS_MARKS, ProcessReader
+from whystuck.parse.logs.blocks.tables.batch_counts import BATCH_MARKS, BatchReader
+from whystuck.parse.logs.blocks.tables.none_left import NONE_MARKS, NoneReader
+from whystuck.parse.logs.blocks.tables.rank_counts import COUNT_MARKS as CALL_MARKS
+from whystuck.parse.logs.blocks.tables.rank_counts import CountReader
+from whystuck.parse.logs.blocks.tables.rank_formulas import FORMULA_MARKS, FormulaReader
+from whystuck.parse.logs.blocks.tables.rank_tables import RANK_MARKS, Above, RankTableReader
+from whystuck.parse.logs.blocks.tables.rank_times import TIME_MARKS, TimeReader
+from whystuck.parse.logs.blocks.tables.rank_values import VALUE_MARKS, ValueReader
+from whystuck.parse.logs.blocks.tables.slowest_rows import SLOWEST_MARKS, SlowestReader
+from whystuck.parse.logs.blocks.tables.tabled import RowReader, TabledSeen
+from whystuck.parse.logs.blocks.tables.work_cells import WORK_MARKS, WorkReader
+from whystuck.parse.logs.lines.lines import LogLine
+
+# Each reader, with the texts of which one is in the first line of each of its tables, or in each
+# line that says something alone.
+_READERS: tuple[tuple[tuple[bytes, ...], Callable[[], RowReader]], ...] = (
+    (TIME_MARKS, TimeReader),
+    (DEVICE_MARKS, DeviceReader),
+    (PROCESS_MARKS, ProcessReader),
+    (WAIT_MARKS, WaitReader),
+    (PORT_MARKS, PortReader),
+    (PCIE_MARKS, PcieReader),
+    (ERROR_MARKS, PortErrorReader),
+    (RECORDER_MARKS, RecorderReader),
+    (PAIR_MARKS, PairReader),
+    (VALUE_MARKS, ValueReader),
+    (CALL_MARKS, CountReader),
+    (LIMIT_MARKS, LimitReader),
+    (SIZE_MARKS, SizeReader),
+    (STATUS_MARKS, StatusReader),
+    (SHM_MARKS, ShmReader),
+    (SAME_MARKS, SameReader),
+    (COUNT_MARKS, DeviceCountReader),
+    (LAUNCH_MARKS, LaunchReader),
+    (RECORDER_STACK_MARKS, RecorderStackReader),
+    (RANK_SIZE_MARKS, RankSizeReader),
+    (FORMULA_MARKS, FormulaReader),
+    (COUNTER_MARKS, CounterReader),
+    (COLUMN_MARKS, ColumnReader),
+    (NOTE_MARKS, TransferReader),
+    (BATCH_MARKS, BatchReader),
+    (NONE_MARKS, NoneReader),
+    (WORK_MARKS, WorkReader),
+    (POWER_MARKS, PowerReader),
+    (STORAGE_MARKS, StorageReader),
+    (GROUP_MARKS, GroupReader),
+    (HOST_MARKS, HostTimeReader),
+    (SPLIT_MARKS, SplitReader),
+)
+# Those that take a line with what stands before it, as its first cells look like a prefix.
+_WIDE_READERS = (
+    (MATRIX_MARKS, MatrixReader),
+    (CLOCK_MARKS, DeviceTableReader),
+    (SLOWEST_MARKS, SlowestReader),
+)
+TABLE_MARKS = (
+    *RANK_MARKS,
+    *(mark for marks, _ in _WIDE_READERS for mark in marks),
+    *(mark for marks, _ in _READERS for mark in marks),
+)
+
+
+def _decode(marks: Iterable[bytes]) -> tuple[str, ...]:
+    return tuple(mark.decode() for mark in marks)
+
+
+_OF_RANKS = _decode(RANK_MARKS)
+_WIDE_TEXTS = tuple(_decode(marks) for marks, _ in _WIDE_READERS)
+_TEXTS = tuple(_decode(marks) for marks, _ in _READERS)
+
+
+class TableReader:
+    """Gives lines to the readers of all kinds of tables."""
+
+    def __init__(self) -> None:
+        self._ranks = RankTableReader()
+        self._wide = tuple(make() for _, make in _WIDE_READERS)
+        self._readers = tuple(make() for _, make in _READERS)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the next lines may be rows."""
+        is_wide = self._ranks.is_open or any(reader.is_open for reader in self._wide)
+        return is_wide or any(reader.is_open for reader in self._readers)
+
+    def read(
+        self, line: LogLine, raw: str, row: int, above: Above, *, is_mark: bool
+    ) -> Iterator[TabledSeen]:
+        """Take a line; yield the rows that it is.
+
+        Args:
+            line: The line.
+            raw: The same with what stands before it.
+            row: Its number.
+            above: Returns the lines above it, the nearest first.
+            is_mark: Whether it may begin a table.
+        """
+        # To find a text takes a tenth of the time of a pattern, and all readers have many of these.
+        if (begins := is_mark and _has_one(raw, _OF_RANKS)) or self._ranks.is_open:
+            yield from self._ranks.read_row(line, raw, row, above, is_mark=begins)
+        for texts, wide in zip(_WIDE_TEXTS, self._wide, strict=True):
+            if (begins := is_mark and _has_one(raw, texts)) or wide.is_open:
+                yield from wide.read_row(line, raw, row, is_mark=begins)
+        for texts, reader in zip(_TEXTS, self._readers, strict=True):
+            if (begins := is_mark and _has_one(raw, texts)) or reader.is_open:
+                yield from reader.read(line, row, is_mark=begins)
+
+
+def _has_one(text: str, marks: Iterable[str]) -> bool:
+    return any(mark in text for mark in marks)

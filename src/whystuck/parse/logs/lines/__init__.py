@@ -1,0 +1,1 @@
+"""One line of a log: its text, and what stands before it."""

@@ -1,0 +1,1 @@
+"""Whose the lines of logs are: ranks, hosts, processes and groups."""
