@@ -30,7 +30,6 @@ WAITS = (
 _OF_JOB = ("elastic.", "c10d.", "nccl.", "torch.")
 _EPOCH_NS, _DAYS_NS = 946_684_800_000_000_000, 48 * 3_600_000_000_000
 _PLACES = 3
-_FEW = 2
 _SIGABRT, _SENT = 6, {9, 15}
 # What a line holds between quotes is data that somebody prints, not what happened.
 _TELLING = re.compile(
@@ -124,12 +123,6 @@ def list_first(items: Sequence[T], tell_time: Callable[[T], LogTime | None]) -> 
 def list_ranks(events: Iterable[LogEvent | PythonException | ExitRecord]) -> tuple[int, ...]:
     """Return the ranks that wrote some lines, without those that nobody knows."""
     return tuple(sorted({event.rank for event in events} - {-1}))
-
-
-def speaks_for_all(view: LogView, ranks: Iterable[int]) -> bool:
-    """Tell whether it may be the one rank that prints what all of them do."""
-    printing = frozenset[int]().union(*(file.loss_ranks for file in view.files))
-    return set(ranks) == {0} and len(printing) < _FEW
 
 
 def place_exceptions(exceptions: Sequence[PythonException]) -> tuple[Place, ...]:

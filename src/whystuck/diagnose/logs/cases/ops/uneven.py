@@ -13,7 +13,6 @@ from whystuck.diagnose.logs.cases.parts import (
     is_said,
     list_ranks,
     place_exceptions,
-    speaks_for_all,
 )
 from whystuck.diagnose.logs.story import NOTE, OWN, PARTED, Case
 from whystuck.diagnose.logs.view import LogView
@@ -25,6 +24,7 @@ from whystuck.evidence.ranks import name_ranks
 _LEAST_S = 0.1
 _LEAST_PAUSES = 2
 _MAX_LINES = 6
+_FEW = 2
 # That a rank is past a loop, whichever it is.
 _WEAK = ("loop.ended", "group.left")
 
@@ -75,7 +75,7 @@ def make_left(view: LogView) -> Iterator[Case]:
         lines=(*told.values(), *waits)[:_MAX_LINES],
         exceptions=raised,
         time=find_time(told.values()),
-        confidence=Confidence.POSSIBLE if speaks_for_all(view, ranks) else Confidence.LIKELY,
+        confidence=Confidence.POSSIBLE if _speaks_for_all(view, ranks) else Confidence.LIKELY,
     )
 
 
@@ -93,7 +93,7 @@ def _list_leavers(view: LogView, waits: Sequence[LogEvent]) -> dict[int, LogEven
             (weak if event.signature in _WEAK else told).setdefault(rank, event)
     failed = {item.rank for item in view.exceptions if not is_timeout(item)}
     weak = {} if -1 in failed else {rank: weak[rank] for rank in weak.keys() - failed}
-    return told or ({} if speaks_for_all(view, weak) else weak)
+    return told or ({} if _speaks_for_all(view, tuple(weak)) else weak)
 
 
 def _list_behind_loop(waits: Sequence[LogEvent], leavers: set[int]) -> set[int]:
@@ -123,6 +123,12 @@ def _stands_before(event: LogEvent, waits: Sequence[LogEvent]) -> bool:
     if event.time and times:
         return event.time.ns <= min(times)
     return not rows or event.row < min(rows)
+
+
+def _speaks_for_all(view: LogView, ranks: Sequence[int]) -> bool:
+    """Tell whether it may be the one rank that prints what all of them do."""
+    printing = frozenset[int]().union(*(file.loss_ranks for file in view.files))
+    return set(ranks) == {0} and len(printing) < _FEW
 
 
 def make_pauses(view: LogView) -> Iterator[Case]:
