@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests.logs.test_told import first_of, say
 
 from whystuck.evidence.finding import Finding
+from whystuck.parse.logs.blocks.calls.recorder_rows import RecorderReader
+from whystuck.parse.logs.blocks.tables.tabled import TabledSeen
+from whystuck.parse.logs.lines.lines import parse_line
 
 # As torch 2.9 has them, 2.4, and a logger of the job.
 NEW = (
@@ -182,3 +186,23 @@ def test_rows_of_several_ranks_are_of_each(tmp_path: Path, form: str) -> None:
 
     assert (finding.name, finding.culprits.ranks) == ("shape-mismatch", [6])
     assert finding.victims.ranks == "0-5"
+
+
+def test_entries_that_are_said_to_be_the_same_are_copied_within_bounds() -> None:
+    reader = RecorderReader()
+    lines = [OLD.format(0, number, *USUAL, "completed") for number in range(500)]
+    lines = [f"rank 0 {line}" for line in lines]
+    told = list(read(reader, lines))
+    assert len(told) == 500
+
+    # The last ones alone are shared, and no more than some in all.
+    shared = list(read(reader, ["rank 1-2 same as rank 0"]))
+    assert {one.groups["own"] for one in shared} == {"1", "2"}
+    assert {int(one.groups["seq"]) for one in shared} == {*range(436, 500)}
+    more = [f"rank {32 * at + 3}-{32 * at + 34} same as rank 0" for at in range(500)]
+    assert 4096 < len(list(read(reader, more))) < 8193
+
+
+def read(reader: RecorderReader, lines: list[str]) -> Iterator[TabledSeen]:
+    for row, text in enumerate(lines):
+        yield from reader.read(parse_line(text.encode()), row, is_mark=True)

@@ -6,6 +6,7 @@ Of ranks whose entry is the same, they may only say so: `rank 1 same`, `... (2-1
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Iterator, Mapping
 
 from whystuck.evidence.logs.lines import UNKNOWN_RANK
@@ -46,6 +47,8 @@ _NEEDED = {"own", "seq", "op", "state"}
 _STATE = re.compile(r"^(?:scheduled|started|completed)$")
 _MOST_COLUMNS = 24
 _MOST_SAID = 400
+# Of what a rank is said to share with others, the last entries; and so many copies of them in all.
+_MOST_SHARED, _MOST_COPIES = 64, 8192
 _PAIR = 2
 # `3 5032 nccl:all_reduce [[8]] started train.py 188`, as a loop over entries prints them
 _BARE = re.compile(
@@ -69,7 +72,8 @@ class RecorderReader:
         self._mark = ""
         self._strangers = 0
         # The entries of each rank in it, and the rank of the last one.
-        self._shown: dict[int, list[dict[str, str]]] = {}
+        self._shown: dict[int, deque[dict[str, str]]] = {}
+        self._copies = 0
         self._latest = UNKNOWN_RANK
 
     @property
@@ -132,7 +136,7 @@ class RecorderReader:
     def _keep(self, told: dict[str, str]) -> None:
         rank = int(told["own"])
         if len(self._shown) < MAX_ROWS:
-            self._shown.setdefault(rank, []).append(told)
+            self._shown.setdefault(rank, deque(maxlen=_MOST_SHARED)).append(told)
             self._latest = rank
 
     def _list_same(self, line: LogLine) -> Iterator[dict[str, str]]:
@@ -144,8 +148,11 @@ class RecorderReader:
         elif text[:1].isdecimal():
             text = f"ranks {text}"
         ranks, whose = find_same_as(text) or (frozenset[int](), UNKNOWN_RANK)
-        entries = self._shown.get(whose if whose != UNKNOWN_RANK else self._latest, [])
+        entries = self._shown.get(whose if whose != UNKNOWN_RANK else self._latest, ())
         for rank in sorted(ranks - self._shown.keys()):
+            self._copies += len(entries)
+            if not entries or self._copies > _MOST_COPIES:
+                return
             yield from (told | {"own": str(rank)} for told in entries)
 
 

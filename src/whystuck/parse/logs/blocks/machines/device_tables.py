@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
 
 from whystuck.parse.logs.blocks.tables import cells
 from whystuck.parse.logs.blocks.tables.column_names import read_name
-from whystuck.parse.logs.blocks.tables.tabled import MAX_STRANGERS, TabledSeen
-from whystuck.parse.logs.lines.lines import LogLine
+from whystuck.parse.logs.blocks.tables.headed import HeadedReader
 
 CLOCK_MARKS = (
     *(b"sclk", b"SCLK", b"| clock", b"clock |", b"clock  ", b"clocks  ", b"clk  ", b"clk |"),
@@ -35,45 +33,20 @@ _VALUE = re.compile(r"(\d{1,6}(?:\.\d{1,4})?)\s?(ghz|mhz|\u00b0?c|%|w)?", re.IGN
 _GHZ = 1000.0
 
 
-class DeviceTableReader:
+class DeviceTableReader(HeadedReader[list[str]]):
     """Follows one table at a time."""
 
-    def __init__(self) -> None:
-        self._heads: list[tuple[Callable[[str], list[str]], list[str]]] = []
-        self._strangers = 0
+    name = "table.device"
 
-    @property
-    def is_open(self) -> bool:
-        """Whether the next lines may be rows."""
-        return bool(self._heads)
-
-    def read_row(self, line: LogLine, raw: str, row: int, *, is_mark: bool) -> Iterator[TabledSeen]:
-        """Take a line, and the same with what stands before it; yield the device of its row."""
-        if is_mark and (heads := _read_heads(raw)):
-            self._heads, self._strangers = heads, 0
-            return
-        if not self._heads or cells.is_drawn(raw):
-            return
-        for way, columns in self._heads:
-            told = cells.split_cells(raw, way)
-            groups = _read_groups(columns, told) if len(told) == len(columns) else {}
-            if groups:
-                self._heads, self._strangers = [(way, columns)], 0
-                yield TabledSeen("table.device", row, line, groups)
-                return
-        self._strangers += 1
-        if self._strangers > MAX_STRANGERS:
-            self._heads = []
-
-
-def _read_heads(text: str) -> list[tuple[Callable[[str], list[str]], list[str]]]:
-    found = []
-    for way in cells.WAYS:
-        columns = [_name(cell) for cell in cells.split_cells(text, way)]
+    def _read_head(self, told: list[str]) -> list[str] | None:
+        columns = [_name(cell) for cell in told]
         is_once = all(columns.count(name) <= 1 for name in (*_COLUMNS, "device", "rank"))
-        if is_once and "clock" in columns and {"device", "rank"} & {*columns}:
-            found.append((way, columns))
-    return found
+        is_head = is_once and "clock" in columns and {"device", "rank"} & {*columns}
+        return columns if is_head else None
+
+    def _read_cells(self, head: list[str], told: list[str]) -> list[dict[str, str]]:
+        groups = _read_groups(head, told) if len(told) == len(head) else {}
+        return [groups] if groups else []
 
 
 def _name(cell: str) -> str:

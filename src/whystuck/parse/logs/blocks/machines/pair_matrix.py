@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from whystuck.parse.logs.blocks.tables import cells
-from whystuck.parse.logs.blocks.tables.tabled import MAX_STRANGERS, TabledSeen
+from whystuck.parse.logs.blocks.tables.headed import HeadedReader
+from whystuck.parse.logs.blocks.tables.tabled import TabledSeen
 from whystuck.parse.logs.lines.lines import LogLine
 
 MATRIX_MARKS = (
@@ -28,54 +29,37 @@ _NEAR = 4
 _MOST_HOSTS = 128
 
 
-class MatrixReader:
-    """Follows one matrix at a time."""
+class MatrixReader(HeadedReader[list[str]]):
+    """Follows one matrix at a time; its head are the hosts of the columns."""
+
+    name = "table.pair"
 
     def __init__(self) -> None:
+        super().__init__()
         self._said_row = -_NEAR - 1
-        # The hosts of the columns, in each way in which their row may be split.
-        self._heads: list[tuple[Callable[[str], list[str]], list[str]]] = []
-        self._begin = self._strangers = 0
         self._row = 0
 
     @property
     def is_open(self) -> bool:
         """Whether the next lines may be rows."""
-        return bool(self._heads) or self._row - self._said_row < _NEAR
+        return super().is_open or self._row - self._said_row < _NEAR
 
     def read_row(self, line: LogLine, raw: str, row: int, *, is_mark: bool) -> Iterator[TabledSeen]:
         """Take a line, and the same with what stands before it; yield its pairs."""
         self._row = row
         if is_mark and _RATE.search(raw) and not _TIME.search(raw):
             self._said_row = row
-        if row - self._said_row <= _NEAR and (heads := _read_heads(raw)):
-            self._heads, self._begin, self._strangers = heads, row, 0
-            return
-        if not self._heads or cells.is_drawn(raw):
-            return
-        for way, hosts in self._heads:
-            speeds = _read_speeds(cells.split_cells(raw, way), hosts)
-            if speeds:
-                self._heads, self._strangers = [(way, hosts)], 0
-                for one, other, speed in speeds:
-                    groups = {"table": str(self._begin), "one": one, "other": other}
-                    yield TabledSeen("table.pair", row, line, groups | {"speed": str(speed)})
-                return
-        self._strangers += 1
-        if self._strangers > MAX_STRANGERS:
-            self._heads = []
+        yield from super().read_row(line, raw, row, is_mark=row - self._said_row <= _NEAR)
 
-
-def _read_heads(text: str) -> list[tuple[Callable[[str], list[str]], list[str]]]:
-    found = []
-    for way in cells.WAYS:
-        told = cells.split_cells(text, way)
+    def _read_head(self, told: list[str]) -> list[str] | None:
         # What stands above the names of rows says what is measured, or nothing.
-        for hosts in (told, told[1:], told[2:]):
-            if _are_hosts(hosts):
-                found.append((way, hosts))
-                break
-    return found
+        return next((hosts for hosts in (told, told[1:], told[2:]) if _are_hosts(hosts)), None)
+
+    def _read_cells(self, head: list[str], told: list[str]) -> list[dict[str, str]]:
+        return [
+            {"table": str(self._begin), "one": one, "other": other, "speed": str(speed)}
+            for one, other, speed in _read_speeds(told, head)
+        ]
 
 
 def _are_hosts(names: list[str]) -> bool:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
 
 from whystuck.parse.logs.blocks.tables import cells
 from whystuck.parse.logs.blocks.tables.column_names import find_scale, read_name
-from whystuck.parse.logs.blocks.tables.tabled import MAX_STRANGERS, TabledSeen
-from whystuck.parse.logs.lines.lines import LogLine
+from whystuck.parse.logs.blocks.tables.headed import HeadedReader
 
 # A name with the end of its cell: the name alone is in lines of programs as well.
 SLOWEST_MARKS = tuple(
@@ -27,45 +25,20 @@ _OWN = re.compile(r"\b(?:its|slowest|straggler|rank|max|own)\b[ _]?", re.IGNOREC
 _S, _MOST_S = 1000.0, 50.0
 
 
-class SlowestReader:
+class SlowestReader(HeadedReader[list[tuple[str, float]]]):
     """Follows one table at a time."""
 
-    def __init__(self) -> None:
-        self._heads: list[tuple[Callable[[str], list[str]], list[tuple[str, float]]]] = []
-        self._strangers = 0
+    name = "table.slowest"
 
-    @property
-    def is_open(self) -> bool:
-        """Whether the next lines may be rows."""
-        return bool(self._heads)
-
-    def read_row(self, line: LogLine, raw: str, row: int, *, is_mark: bool) -> Iterator[TabledSeen]:
-        """Take a line, and the same with what stands before it; yield what its row tells."""
-        if is_mark and (heads := _read_heads(raw)):
-            self._heads, self._strangers = heads, 0
-            return
-        if not self._heads or cells.is_drawn(raw):
-            return
-        for way, columns in self._heads:
-            told = cells.split_cells(raw, way)
-            groups = _read_groups(columns, told) if len(told) == len(columns) else {}
-            if groups:
-                self._heads, self._strangers = [(way, columns)], 0
-                yield TabledSeen("table.slowest", row, line, groups)
-                return
-        self._strangers += 1
-        if self._strangers > MAX_STRANGERS:
-            self._heads = []
-
-
-def _read_heads(text: str) -> list[tuple[Callable[[str], list[str]], list[tuple[str, float]]]]:
-    found = []
-    for way in cells.WAYS:
-        columns = [_name(cell) for cell in cells.split_cells(text, way)]
+    def _read_head(self, told: list[str]) -> list[tuple[str, float]] | None:
+        columns = [_name(cell) for cell in told]
         names = [name for name, _ in columns]
-        if all(names.count(name) == 1 for name in ("slow", "took", "usual")):
-            found.append((way, columns))
-    return found
+        is_head = all(names.count(name) == 1 for name in ("slow", "took", "usual"))
+        return columns if is_head else None
+
+    def _read_cells(self, head: list[tuple[str, float]], told: list[str]) -> list[dict[str, str]]:
+        groups = _read_groups(head, told) if len(told) == len(head) else {}
+        return [groups] if groups else []
 
 
 def _name(cell: str) -> tuple[str, float]:
