@@ -188,6 +188,11 @@ def test_content_decides_over_the_name() -> None:
     assert sniff("job.log", b"hello") is Kind.LOG
     assert sniff("job.log", b"[rank0]: hello") is Kind.LOG
     assert sniff("config.json", b'{"a": 1}') is None
+    assert sniff("paste.txt", b'{"a": 1}') is Kind.LOG
+    assert sniff("paste.txt", b'{"a": [1, 2,') is Kind.LOG
+    assert sniff("paste.txt", b"[1,mpirank:3,host-1]<stdout>:step 1800\n") is Kind.LOG
+    assert sniff("stdin", b"[1, 2, 3]\n") is Kind.LOG
+    assert sniff("values.json", b"[1, 2, 3]\n") is None
     assert sniff("rank_0.log", b"{'loss': 1.5}\nstep 2\n") is Kind.LOG
     assert sniff("rank_0.log", b'{"loss": 1.5}\n[rank0]: step 2\n') is Kind.LOG
     assert sniff("n4.journal", b"2026-05-21T08:34:49+00:00 n4 kernel: a\n" * 2) is Kind.LOG

@@ -145,12 +145,16 @@ def _sniff_small_json(name: str, text: bytes) -> Kind | None:
         return Kind.LOG
     if name == records.FR_JSON_FILE or (_DUMP_NAME.search(name) and not name.endswith(".json")):
         return Kind.FLIGHT_RECORDER
-    return None
+    # A paste that is cut, or metrics alone: nothing may be told from it, but it was read.
+    return Kind.LOG if _has_log_name(name) else None
 
 
 # An object, or a list of more than one word in brackets: `[rank0]: text`, `[1,0]<stderr>:`,
-# `[2026-04-02 05:44:10]` and `[ 12.345678]` are how lines of logs begin.
-_JSON = re.compile(rb"""\{\s*["}]|\[\s*(?:[\[{"\]]|-?\d[\d.eE+-]*\s*(?:,(?!\d+\]<)|\]\s*$))""")
+# `[1,mpirank:0,algo-1]<stdout>:`, `[2026-04-02 05:44:10]` and `[ 12.345678]` are how lines of logs
+# begin.
+_JSON = re.compile(
+    rb"""\{\s*["}]|\[\s*(?:[\[{"\]]|-?\d[\d.eE+-]*\s*(?:,(?!\d+\]<)\s*(?:[\["{\d-]|[tfn][aru]|$)|\]\s*$))"""
+)
 # One object in a line, and something else in the next.
 _JSON_FIRST = re.compile(rb"""\{[^\n]{0,65000}\}[ \t\r]*\n\s*\S""")
 _JSON_LINE = re.compile(rb"""\{(?=[^\n]{0,65000}"(?:log|msg|message)"\s*:)[^\n]*\}\s*(?:\n|$)""")
