@@ -36,6 +36,11 @@ _FAILED = re.compile(r"CheckpointException(?::)? ranks:dict_keys\(\[([\d, ]{1,40
 # A host has no more devices.
 _MOST_DEVICES = 16
 _NO_SPACE = "No space left on device"
+# Raised by a rank that waited for its workers: torch.utils.data.DataLoader(timeout=...).
+_LOADER_TIMEOUT = re.compile(r"DataLoader timed out after \d{1,9} seconds")
+_LOADER_REMEDIES = (
+    "pgrep -P PID_OF_RANK; py-spy dump --pid WORKER   # while it waits: what the worker does",
+)
 
 
 @dataclass(frozen=True)
@@ -241,6 +246,13 @@ def _make_case(view: LogView, group: Alike, who: _Who, lines: tuple[LogEvent, ..
         remedies = shared.remedies
         return replace(
             case, code=codes.CONFIG_ERROR, summary=summary, details=details, remedies=remedies
+        )
+    if _LOADER_TIMEOUT.match(group.message):
+        told = "no worker of its data loader delivered a batch"
+        summary = f"{told}, and {summary}"
+        # What the rank raised tells that it waited: the cause is in the worker.
+        return replace(
+            case, code=codes.INPUT_WORKER_STUCK, summary=summary, remedies=_LOADER_REMEDIES
         )
     return case
 

@@ -6,6 +6,7 @@ import re
 
 from whystuck.evidence.logs.lines import UNKNOWN_RANK
 from whystuck.evidence.ranks import MAX_RANK
+from whystuck.parse.logs.blocks.stacks.forms import COMMAND
 from whystuck.parse.logs.owners.said_groups import list_groups
 
 # The name of a rank in a line of its own, or at the end of one, as a heading of what follows.
@@ -53,8 +54,18 @@ _SENTENCE = re.compile(
 _MOST_SAID = 200
 
 
+# A comment behind a command that begins with whose it is: `# rank 2, the others are in backward`.
+_COMMENT = re.compile(
+    r"#[# ]{0,4}(?:this is |is |on |of )?rank[ =:_#]{0,2}\d{1,7}(?= {0,2}[,;(])"
+    r"(?! {0,2}[,;(] ?(?:\d|(?:and |or )?ranks?[ _]?\d))",
+    re.IGNORECASE,
+)
+
+
 def cut_sentence(text: str, writer: int) -> str:
-    """Return the last sentence of a line that leads to what stands below, if that names a rank."""
+    """Return the part of a line that leads to what stands below: a comment, the last sentence."""
+    if COMMAND.search(text) and (comment := _COMMENT.search(text)):
+        return text[: comment.end()]
     if writer != UNKNOWN_RANK or not text.rstrip().endswith(":"):
         return text
     begin = max(0, len(text) - _MOST_SAID)
