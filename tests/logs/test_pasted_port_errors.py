@@ -54,3 +54,31 @@ def test_ports_that_count_alike_are_not_told(tmp_path: Path, counts: tuple[int, 
 
 def test_one_port_alone_tells_nothing(tmp_path: Path) -> None:
     assert say(tmp_path, *by_perfquery("mlx5_0", BAD)).findings == []
+
+
+def by_ibstat(rates: tuple[int, ...]) -> list[str]:
+    return [
+        text
+        for number, rate in enumerate(rates)
+        for text in (f"CA 'mlx5_{number}'", "\t\tState: Active", f"\t\tRate: {rate}")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("rates", "counts", "is_told"),
+    [
+        ((400, 400, 200, 400), BAD, True),
+        ((400, 400, 200, 400), WELL, False),  # a card for storage may be slower
+        ((400, 400, 400, 400), BAD, False),
+        ((400, 400, 400, 200), BAD, False),  # another card counts them
+        ((400, 200), BAD, False),
+    ],
+)
+def test_one_port_with_errors_that_is_slower_than_others_is_named(
+    tmp_path: Path, rates: tuple[int, ...], counts: tuple[int, ...], *, is_told: bool
+) -> None:
+    lines = ["b07-gpu2$ ibstat", *by_ibstat(rates), *by_perfquery("mlx5_2", counts)]
+    found = say(tmp_path, *lines).findings
+
+    assert [one.code for one in found] == ["N410"] * is_told
+    assert [one.details["port"] for one in found] == ["mlx5_2"] * is_told

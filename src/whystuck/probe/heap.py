@@ -6,7 +6,9 @@ hundred of them. Nothing is done in a job of which nobody asks for any.
 
 from __future__ import annotations
 
-import sys
+TYPE_CHECKING = False  # not from typing, whose import alone takes milliseconds
+if TYPE_CHECKING:
+    from typing import Any
 
 # Looks, one a second, from the last request until its memory is free.
 _REST_LOOKS = 3
@@ -38,25 +40,34 @@ class Heap:
             return
         self._rest -= 1
         if not self._rest and _MIN_FREE_BYTES <= count_free() <= _MAX_FREE_BYTES:
-            sys.modules["ctypes"].CDLL(None).malloc_trim(0)
+            _find_library().malloc_trim(0)
 
 
 def count_free() -> int:
     """Return the bytes that all heaps have free; 0 where the C library does not tell."""
-    import ctypes
-
-    libc = ctypes.CDLL(None)
     try:
-        tell = libc.mallinfo2  # glibc 2.33 and newer
+        return int(getattr(_find_library().mallinfo2(), _FREE))
     except AttributeError:
-        return 0
-    told = type(
-        "mallinfo2",
-        (ctypes.Structure,),
-        {"_fields_": [(name, ctypes.c_size_t) for name in _FIELDS]},
-    )
-    tell.restype = told
-    return int(getattr(tell(), _FREE))
+        return 0  # as in `_find_library`
+
+
+# Each `CDLL` and `Structure` is a class, 15 kB in a cycle: many jobs switch its collector off.
+_LIBRARY: list[Any] = []
+
+
+def _find_library() -> Any:
+    """Find the C library, once."""
+    if not _LIBRARY:
+        import ctypes
+
+        libc = ctypes.CDLL(None)
+        fields = [(name, ctypes.c_size_t) for name in _FIELDS]
+        try:
+            libc.mallinfo2.restype = type("mallinfo2", (ctypes.Structure,), {"_fields_": fields})
+        except AttributeError:
+            pass  # glibc before 2.33, or another library
+        _LIBRARY.append(libc)
+    return _LIBRARY[0]
 
 
 HEAP = Heap()

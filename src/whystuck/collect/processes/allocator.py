@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from contextlib import suppress
+from functools import cache
 
 # Of `mallopt`.
 _ARENA_MAX, _MMAP_THRESHOLD = -8, -3
@@ -21,7 +22,7 @@ def use_one_arena() -> None:
     """
     # Not in musl, nor on macOS.
     with suppress(AttributeError, OSError):
-        libc = ctypes.CDLL(None)
+        libc = _find_library()
         libc.mallopt(_ARENA_MAX, 1)
         libc.mallopt(_MMAP_THRESHOLD, _LARGE_BYTES)
 
@@ -29,4 +30,10 @@ def use_one_arena() -> None:
 def return_memory() -> None:
     """Give back what work has freed: 60 MB stay with the allocator after a look, 37 without."""
     with suppress(AttributeError, OSError):  # as above
-        ctypes.CDLL(None).malloc_trim(0)
+        _find_library().malloc_trim(0)
+
+
+@cache
+def _find_library() -> ctypes.CDLL:
+    """Find the C library, once: each `CDLL` has a class of its own, 15 kB that a cycle keeps."""
+    return ctypes.CDLL(None)

@@ -163,6 +163,15 @@ KINDS: tuple[ConfigKind, ...] = (
         is_of_host=True,
     ),
     make_kind(
+        "gid",
+        r"local GID index (?P<index>\d{1,4}), local GID ::,",
+        "the network card has no address under GID index {index}, which NCCL uses",
+        "show_gids   # on this host and on another one: which index has a RoCE v2 row with an IPv4",
+        "unset NCCL_IB_GID_INDEX   # NCCL finds the index; and give the interface an address",
+        is_plain=True,
+        is_of_host=True,
+    ),
+    make_kind(
         "limits",
         r"Too many open files|received 0 items of ancdata|VFS: file-max limit \d+ reached",
         "a process ran out of file descriptors",

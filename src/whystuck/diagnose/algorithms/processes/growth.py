@@ -32,13 +32,21 @@ class Growth:
 
 
 def find_growth(events: Iterable[LogEvent]) -> Growth | None:
-    """Find the one file that was larger at each look than before, the last look included."""
+    """Find the one file that was larger at each look than before, the last look included.
+
+    Or of which more parts were written each time.
+    """
     looks: dict[tuple[str, str], list[LogEvent]] = {}
+    parts: dict[tuple[str, str, int], list[LogEvent]] = {}
     for event in events:
+        if event.signature == "progress.part":
+            key = event.artifact, event.groups["file"], event.rank
+            parts.setdefault(key, []).append(event)
         name = event.groups.get("file", "") if event.signature == "table.size" else ""
         if _CHECKPOINT.search(name) and not _LOG.search(name):
             looks.setdefault((event.artifact, name), []).append(event)
     grown = [one for told in looks.values() if (one := _measure(told)) is not None]
+    grown += [one for told in parts.values() if (one := _count_parts(told)) is not None]
     return grown[0] if len(grown) == 1 else None
 
 
@@ -54,6 +62,14 @@ def find_writing(events: Iterable[LogEvent], pid: int) -> Growth | None:
         is_busy = min(rates) >= _LEAST_KB
         return Growth("", round(sum(rates) / len(rates) / 1000, 2), told[-1]) if is_busy else None
     return _measure([one for one in told if "bytes" in one.groups])
+
+
+def _count_parts(told: list[LogEvent]) -> Growth | None:
+    have = [int(one.groups["have"]) for one in told]
+    is_done = have[-1] >= int(told[-1].groups["all"])
+    if len(have) < _LOOKS or have != sorted(set(have)) or is_done:
+        return None
+    return Growth(told[-1].groups["file"], 0.0, told[-1])
 
 
 def _measure(told: list[LogEvent]) -> Growth | None:

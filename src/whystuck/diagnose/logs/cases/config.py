@@ -132,7 +132,8 @@ def _take(mistakes: dict[tuple[str, str], _Mistake], error: ConfigError) -> _Mis
 def _make_case(view: LogView, mistake: _Mistake) -> Case:
     kind = mistake.error.kind
     nodes = _find_nodes(view, mistake)
-    ranks = () if kind.name in _NOT_OF_RANKS or kind.is_of_host else _find_ranks(view, mistake)
+    is_hosts = kind.is_of_host and bool(nodes)
+    ranks = () if kind.name in _NOT_OF_RANKS or is_hosts else _find_ranks(view, mistake)
     where = place_exceptions([one for one in mistake.exceptions if find_user_frame(one.frames)][:1])
     place = f" in {describe_place(where[0])}" if where else ""
     who = " and ".join(nodes) if nodes else name_ranks(ranks) if ranks else ""
@@ -210,6 +211,9 @@ def _find_pods(view: LogView, mistake: _Mistake) -> set[str]:
 def _find_ranks(view: LogView, mistake: _Mistake) -> tuple[int, ...]:
     """Return the ranks that have it, where others got past it."""
     ranks = mistake.ranks
+    if mistake.error.kind.is_of_host:
+        # Where no host is named, the rank that says so stands for its own.
+        return () if view.is_everywhere(ranks) or len(view.ranks) <= len(ranks) else ranks
     others = {item.rank for item in view.exceptions} - set(ranks) - {-1}
     if mistake.error.kind.name not in _OF_RANK or view.is_everywhere(ranks) or not others:
         return ()

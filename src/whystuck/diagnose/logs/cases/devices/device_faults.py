@@ -34,6 +34,8 @@ _PID = re.compile(r"pid='?(\d+)")
 # Kernels that wait for other ranks, and end themselves by a trap when these do not come in time.
 _TRAPS = ("deepep.timeout",)
 _TRAPPED = "unspecified launch failure"
+# What a runtime of devices prints in the process that it ends; no kernel writes such lines.
+_RUNTIME = "rocm."
 # A device that breaks is felt within this, after the time limits of collectives are taken off.
 _NS_PER_MS = 1_000_000
 _LATE_NS, _SOON_NS = 30_000_000_000, 900_000_000_000
@@ -48,9 +50,9 @@ def make_device_fault(view: LogView) -> Iterator[Case]:
     own = [
         event
         for event in events
-        if not view.is_of_machine(event) and not (event.rank in trapped and _TRAPPED in event.text)
+        if _is_of_job(view, event) and not (event.rank in trapped and _TRAPPED in event.text)
     ]
-    kernel = [event for event in events if view.is_of_machine(event)]
+    kernel = [event for event in events if not _is_of_job(view, event)]
     exceptions = tuple(
         item
         for item in find_exceptions(view, own, codes.DEVICE_FAULT)
@@ -88,6 +90,11 @@ def make_device_fault(view: LogView) -> Iterator[Case]:
         confidence=Confidence.LIKELY,
         details=details,
     )
+
+
+def _is_of_job(view: LogView, event: LogEvent) -> bool:
+    """Tell whether a process of the job wrote a line, also where most lines are of the kernel."""
+    return event.signature.startswith(_RUNTIME) or not view.is_of_machine(event)
 
 
 def _leave_out_older(view: LogView, events: list[LogEvent]) -> list[LogEvent]:

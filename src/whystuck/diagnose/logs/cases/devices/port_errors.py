@@ -16,6 +16,8 @@ _TIER = WAIT - 2
 _MAX_LINES = 6
 # A link that was plugged in or repaired once has some of each.
 _LEAST = {"symbols": 1000, "downs": 10, "recoveries": 50, "errors": 1000}
+# So many ports tell which rate is the usual one.
+_LEAST_PORTS = 3
 # The others are well where they have less than this part of it.
 _WELL = 0.01
 _WORDS = {
@@ -51,9 +53,16 @@ def make_port_errors(view: LogView) -> Iterator[Case]:
         port = ports.setdefault(key, _Port(event.node, key[1]))
         port.counts[event.groups["what"]] = int(event.groups["count"])
         port.events.append(event)
-    bad = [port for port in ports.values() if _is_odd(port, list(ports.values()))]
+    slow = _list_slow(view)
+    bad = [
+        port
+        for key, port in ports.items()
+        if _is_odd(port, list(ports.values())) or (key in slow and port.exceeds(_Port("", "")))
+    ]
     if not bad:
         return
+    is_slow = any((port.host or port.events[0].artifact, port.card) in slow for port in bad)
+    rest = "it next to none" if len(ports) > 1 else "it are faster" if is_slow else ""
     nodes = tuple(sorted({port.host for port in bad} - {""}))
     first = max(bad, key=lambda port: max(port.counts.values()))
     counts = {what: count for what, count in first.counts.items() if count >= _LEAST[what]}
@@ -62,7 +71,7 @@ def make_port_errors(view: LogView) -> Iterator[Case]:
     yield Case(
         code=codes.FABRIC_ERRORS,
         summary=f"{name}{f' on {first.host}' if first.host else ''} counts {told}, and others like "
-        "it next to none: its cable or its other end is broken",
+        f"{rest}: its cable or its other end is broken",
         tier=_TIER,
         nodes=nodes,
         lines=tuple(event for port in bad for event in port.events)[:_MAX_LINES],
@@ -74,6 +83,25 @@ def make_port_errors(view: LogView) -> Iterator[Case]:
         ),
         is_foreign=True,
     )
+
+
+def _list_slow(view: LogView) -> set[tuple[str, str]]:
+    """Find the cards that came up at half the rate of most of their host, or less.
+
+    By itself that tells nothing: many hosts have a slower card for their storage.
+    """
+    rates: dict[str, dict[str, float]] = {}
+    for event in view.list_signatures("table.port"):
+        if event.groups["state"] == "active" and (rate := event.groups.get("rate")):
+            card = event.groups["card"]
+            rates.setdefault(event.node or event.artifact, {})[card] = float(rate)
+    usual = {host: sorted(cards.values())[len(cards) // 2] for host, cards in rates.items()}
+    return {
+        (host, card)
+        for host, cards in rates.items()
+        for card, rate in cards.items()
+        if len(cards) >= _LEAST_PORTS and 2 * rate <= usual[host]
+    }
 
 
 def _is_odd(port: _Port, ports: list[_Port]) -> bool:

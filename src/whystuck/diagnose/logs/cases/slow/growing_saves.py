@@ -39,7 +39,7 @@ def make_growing_saves(view: LogView) -> Iterator[Case]:
     if not waiting or not all(map(_is_waiting, stacks)):
         return  # the stack of who writes, or of who is elsewhere, is judged with the others
     told = _list_begun(view, growth.file)
-    named = {find_saver(event) for event in told} - {-1}
+    named = {find_saver(event) for event in (*told, growth.last)} - {-1}
     savers = tuple(named) if len(named) == 1 else ()
     if named & waiting:
         return

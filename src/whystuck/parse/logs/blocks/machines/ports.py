@@ -86,8 +86,8 @@ _SAID = re.compile(
     r"(?:.{1,20}?\b[Pp]hys(?:ical)?[ _]state[: ]{1,2}(?:is )?(?:\d: )?([A-Za-z_]{3,40}))?"
 )
 _SAID_ON = re.compile(r"\b(?:on|of|at) (?:node |host )?(?=[\w.]*[\d-])([A-Za-z][\w.-]{1,62})")
-# `100 Gb/sec (1X NDR)`
-_RATE = re.compile(r"^(\d{1,4}(?:\.\d)?) Gb/sec \((\d{1,2})X\b")
+# `100 Gb/sec (1X NDR)`; `ibstat` prints the number alone.
+_RATE = re.compile(r"^(\d{1,4}(?:\.\d)?)(?: Gb/sec \((\d{1,2})X\b|\s*$)")
 
 
 class PortReader:
@@ -188,8 +188,8 @@ class PortReader:
             yield TabledSeen("table.port", row, line, self._now)
         elif name == "rate" and self._now is not None:
             # What `grep rate` prints further down is of other ports.
-            if "lanes" not in self._now and (rate := _RATE.match(match[2] or "")):
-                self._now |= {"rate": rate[1], "lanes": rate[2]}
+            if "rate" not in self._now and (rate := _RATE.match(match[2] or "")):
+                self._now |= {"rate": rate[1]} | ({"lanes": rate[2]} if rate[2] else {})
         elif name and self._now is not None and value is not None:
             self._now[name] = value[1].lower()
 
