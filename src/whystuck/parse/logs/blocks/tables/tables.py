@@ -26,6 +26,7 @@ from whystuck.parse.logs.blocks.machines.host_times import HOST_MARKS, HostTimeR
 from whystuck.parse.logs.blocks.machines.limit_rows import LIMIT_MARKS, LimitReader
 from whystuck.parse.logs.blocks.machines.pair_matrix import MATRIX_MARKS, MatrixReader
 from whystuck.parse.logs.blocks.machines.pair_rows import PAIR_MARKS, PairReader
+from whystuck.parse.logs.blocks.machines.pair_tests import PAIR_TEST_MARKS, PairTestReader
 from whystuck.parse.logs.blocks.machines.pcie_links import PCIE_MARKS, PcieReader
 from whystuck.parse.logs.blocks.machines.port_counters import ERROR_MARKS, PortErrorReader
 from whystuck.parse.logs.blocks.machines.ports import PORT_MARKS, PortReader
@@ -59,6 +60,7 @@ _READERS: tuple[tuple[tuple[bytes, ...], Callable[[], RowReader]], ...] = (
     (ERROR_MARKS, PortErrorReader),
     (RECORDER_MARKS, RecorderReader),
     (PAIR_MARKS, PairReader),
+    (PAIR_TEST_MARKS, PairTestReader),
     (VALUE_MARKS, ValueReader),
     (CALL_MARKS, CountReader),
     (LIMIT_MARKS, LimitReader),
