@@ -67,6 +67,7 @@ from whystuck.diagnose.logs.cases.slow.slow_tables import make_starved, make_thr
 from whystuck.diagnose.logs.cases.slow.starved_phases import make_starved_phases
 from whystuck.diagnose.logs.cases.slow.stragglers import make_stragglers
 from whystuck.diagnose.logs.cases.slow.uneven_work import make_uneven_work
+from whystuck.diagnose.logs.cases.slow.whole_job import make_whole_job
 from whystuck.diagnose.logs.cases.stacks.departed import make_departed
 from whystuck.diagnose.logs.cases.stacks.parted_sites import make_parted_sites
 from whystuck.diagnose.logs.cases.stacks.past import make_past
@@ -168,4 +169,5 @@ MAKERS: tuple[Maker, ...] = (
     make_pcie,
     make_told_errors,
     make_quotas,
+    make_whole_job,
 )
