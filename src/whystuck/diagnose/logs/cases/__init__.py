@@ -56,6 +56,7 @@ from whystuck.diagnose.logs.cases.resources.storage import make_silent_storage
 from whystuck.diagnose.logs.cases.slow.busy import make_busy
 from whystuck.diagnose.logs.cases.slow.extremes import make_extremes
 from whystuck.diagnose.logs.cases.slow.growing_saves import make_growing_saves
+from whystuck.diagnose.logs.cases.slow.kernel_shares import make_kernel_shares
 from whystuck.diagnose.logs.cases.slow.link_speeds import make_link_speeds
 from whystuck.diagnose.logs.cases.slow.memory_pressure import make_memory_pressure
 from whystuck.diagnose.logs.cases.slow.quotas import make_quotas
@@ -170,4 +171,5 @@ MAKERS: tuple[Maker, ...] = (
     make_told_errors,
     make_quotas,
     make_whole_job,
+    make_kernel_shares,
 )

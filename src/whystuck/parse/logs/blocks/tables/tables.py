@@ -36,6 +36,7 @@ from whystuck.parse.logs.blocks.machines.storage_rows import STORAGE_MARKS, Stor
 from whystuck.parse.logs.blocks.stacks.kernel_waits import WAIT_MARKS, WaitReader
 from whystuck.parse.logs.blocks.stacks.process_rows import PROCESS_MARKS, ProcessReader
 from whystuck.parse.logs.blocks.tables.batch_counts import BATCH_MARKS, BatchReader
+from whystuck.parse.logs.blocks.tables.kernel_shares import KERNEL_MARKS, KernelReader
 from whystuck.parse.logs.blocks.tables.none_left import NONE_MARKS, NoneReader
 from whystuck.parse.logs.blocks.tables.rank_counts import COUNT_MARKS as CALL_MARKS
 from whystuck.parse.logs.blocks.tables.rank_counts import CountReader
@@ -84,6 +85,7 @@ _READERS: tuple[tuple[tuple[bytes, ...], Callable[[], RowReader]], ...] = (
     (GROUP_MARKS, GroupReader),
     (HOST_MARKS, HostTimeReader),
     (SPLIT_MARKS, SplitReader),
+    (KERNEL_MARKS, KernelReader),
 )
 # Those that take a line with what stands before it, as its first cells look like a prefix.
 _WIDE_READERS = (
