@@ -21,6 +21,7 @@ from whystuck.diagnose.logs.cases.network.blocked import make_blocked
 from whystuck.diagnose.logs.cases.network.clocks_off import make_clocks_off
 from whystuck.diagnose.logs.cases.network.launchers import make_unstarted
 from whystuck.diagnose.logs.cases.network.packets import make_packets
+from whystuck.diagnose.logs.cases.network.paths import make_paths
 from whystuck.diagnose.logs.cases.network.rendezvous import make_rendezvous
 from whystuck.diagnose.logs.cases.network.transfers import make_transfers
 from whystuck.diagnose.logs.cases.network.transports import make_transports
@@ -149,6 +150,7 @@ MAKERS: tuple[Maker, ...] = (
     make_link_speeds,
     make_blocked,
     make_packets,
+    make_paths,
     make_transfers,
     make_ports,
     make_port_errors,

@@ -27,6 +27,12 @@ from whystuck.parse.logs.blocks.machines.limit_rows import LIMIT_MARKS, LimitRea
 from whystuck.parse.logs.blocks.machines.pair_matrix import MATRIX_MARKS, MatrixReader
 from whystuck.parse.logs.blocks.machines.pair_rows import PAIR_MARKS, PairReader
 from whystuck.parse.logs.blocks.machines.pair_tests import PAIR_TEST_MARKS, PairTestReader
+from whystuck.parse.logs.blocks.machines.path_rows import (
+    PING_MARKS,
+    SOCKET_MARKS,
+    PingReader,
+    SocketReader,
+)
 from whystuck.parse.logs.blocks.machines.pcie_links import PCIE_MARKS, PcieReader
 from whystuck.parse.logs.blocks.machines.port_counters import ERROR_MARKS, PortErrorReader
 from whystuck.parse.logs.blocks.machines.ports import PORT_MARKS, PortReader
@@ -86,6 +92,8 @@ _READERS: tuple[tuple[tuple[bytes, ...], Callable[[], RowReader]], ...] = (
     (HOST_MARKS, HostTimeReader),
     (SPLIT_MARKS, SplitReader),
     (KERNEL_MARKS, KernelReader),
+    (PING_MARKS, PingReader),
+    (SOCKET_MARKS, SocketReader),
 )
 # Those that take a line with what stands before it, as its first cells look like a prefix.
 _WIDE_READERS = (
