@@ -54,6 +54,7 @@ from whystuck.diagnose.logs.cases.resources.memory_daemons import make_daemons
 from whystuck.diagnose.logs.cases.resources.shared_memory import make_shared_memory
 from whystuck.diagnose.logs.cases.resources.stale_files import make_stale_files
 from whystuck.diagnose.logs.cases.resources.storage import make_silent_storage
+from whystuck.diagnose.logs.cases.short_limits import make_short_limits
 from whystuck.diagnose.logs.cases.slow.busy import make_busy
 from whystuck.diagnose.logs.cases.slow.extremes import make_extremes
 from whystuck.diagnose.logs.cases.slow.growing_saves import make_growing_saves
@@ -156,6 +157,7 @@ MAKERS: tuple[Maker, ...] = (
     make_port_errors,
     make_pairs,
     make_calls,
+    make_short_limits,
     make_timeouts,
     make_lost,
     make_pauses,
