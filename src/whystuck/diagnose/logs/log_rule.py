@@ -24,6 +24,8 @@ _OF_ONE = {
     codes.PYTHON_EXCEPTION,
     codes.DEVICE_OUT_OF_MEMORY,
 }
+# What all ranks of a slow job feel, whatever makes it slow.
+_FELT = {codes.WHOLE_JOB_SLOWER, codes.COMMUNICATION_BOUND}
 # So many lines are cited; the report says where, the logs say the rest.
 _MAX_CITED = 6
 _MAX_TOLD = 3
@@ -71,6 +73,12 @@ def tell_both(rule: Rule, case: Case, seen: Finding) -> Finding:
     told = tell_case(rule, case)
     because = [*told.because[:_MAX_TOLD], *seen.because, *told.because[_MAX_TOLD:]]
     return replace(told, because=_keep_first(because))
+
+
+def tell_alone(rule: Rule, scene: Scene) -> Iterator[Finding]:
+    """Yield the findings of cases that say what a job feels, where nothing tells why it does."""
+    if all(case.code in _FELT for case in (*scene.story.roots, *scene.story.notes)):
+        yield from (tell_case(rule, case) for case in scene.story.of(rule.code))
 
 
 def names_more(case: Case, seen: Finding) -> bool:

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 from collections import deque
 
-from whystuck.parse.logs.blocks.calls.group_notes import find_group_notes
 from whystuck.parse.logs.blocks.calls.ras import RasReader
 from whystuck.parse.logs.blocks.machines.boot_lines import BootReader
+from whystuck.parse.logs.blocks.notes import find_notes
 from whystuck.parse.logs.blocks.sections import SectionFinder
 from whystuck.parse.logs.blocks.stacks.fatals import FatalReader
 from whystuck.parse.logs.blocks.stacks.shown_source import MAX_SHOWN, MOST_PASTED, find_shown
 from whystuck.parse.logs.blocks.stacks.stacks import StackReader
 from whystuck.parse.logs.blocks.stacks.tracebacks import TraceReader, read_syntax_error
 from whystuck.parse.logs.blocks.tables.rank_tables import MOST_ABOVE
-from whystuck.parse.logs.blocks.tables.rank_types import find_rank_types
 from whystuck.parse.logs.blocks.tables.tables import TableReader
 from whystuck.parse.logs.clusters import ClusterReader
 from whystuck.parse.logs.compiled import LogTables, load_tables
@@ -212,8 +211,7 @@ class LogReader:
         if self._part.size <= MOST_PASTED:
             shown = find_shown(data, self._row)
             self._part.sources = [*self._part.sources, *shown][:MAX_SHOWN]
-            row = self._row
-            for note in (*find_group_notes(data, row), *find_rank_types(data, row)):
+            for note in find_notes(data, self._row):
                 self._part.keep_tabled(note)
 
     def _find_pieces(self, data: bytes, begin: int, table: LineTable) -> deque[TellingPiece]:

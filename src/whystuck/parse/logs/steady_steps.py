@@ -26,7 +26,7 @@ _DATE = re.compile(
 )
 _LONGEST = 40
 # The number of a step, by which lines of several ranks are told from several steps.
-_STEP = re.compile(
+STEP = re.compile(
     r"\b(?:global_)?(?:step|iteration|iter)s?\b['\"]?[ =:#\[]{0,4}(\d{1,9})"
     r"|[\[| ] {0,8}(\d{1,9})/ {0,8}\d{1,9}(?:\]| \[)"
     r"|\b[Ee]p(?:och)?['\"]?[ =:]{0,3}(\d{1,6}(?:\.\d{1,6})?)",
@@ -50,7 +50,7 @@ class Pace:
 
     def count_step(self, row: int, text: str) -> None:
         """Take the number of a step; one that is not further begins a new count."""
-        match = _STEP.search(text)
+        match = STEP.search(text)
         if match is None:
             return
         self._count(row, float(match[1] or match[2] or match[3]))

@@ -21,6 +21,7 @@ from whystuck.diagnose.logs.cases.network.blocked import make_blocked
 from whystuck.diagnose.logs.cases.network.clocks_off import make_clocks_off
 from whystuck.diagnose.logs.cases.network.launchers import make_unstarted
 from whystuck.diagnose.logs.cases.network.packets import make_packets
+from whystuck.diagnose.logs.cases.network.paths import make_paths
 from whystuck.diagnose.logs.cases.network.rendezvous import make_rendezvous
 from whystuck.diagnose.logs.cases.network.transfers import make_transfers
 from whystuck.diagnose.logs.cases.network.transports import make_transports
@@ -53,9 +54,11 @@ from whystuck.diagnose.logs.cases.resources.memory_daemons import make_daemons
 from whystuck.diagnose.logs.cases.resources.shared_memory import make_shared_memory
 from whystuck.diagnose.logs.cases.resources.stale_files import make_stale_files
 from whystuck.diagnose.logs.cases.resources.storage import make_silent_storage
+from whystuck.diagnose.logs.cases.short_limits import make_short_limits
 from whystuck.diagnose.logs.cases.slow.busy import make_busy
 from whystuck.diagnose.logs.cases.slow.extremes import make_extremes
 from whystuck.diagnose.logs.cases.slow.growing_saves import make_growing_saves
+from whystuck.diagnose.logs.cases.slow.kernel_shares import make_kernel_shares
 from whystuck.diagnose.logs.cases.slow.link_speeds import make_link_speeds
 from whystuck.diagnose.logs.cases.slow.memory_pressure import make_memory_pressure
 from whystuck.diagnose.logs.cases.slow.quotas import make_quotas
@@ -67,6 +70,7 @@ from whystuck.diagnose.logs.cases.slow.slow_tables import make_starved, make_thr
 from whystuck.diagnose.logs.cases.slow.starved_phases import make_starved_phases
 from whystuck.diagnose.logs.cases.slow.stragglers import make_stragglers
 from whystuck.diagnose.logs.cases.slow.uneven_work import make_uneven_work
+from whystuck.diagnose.logs.cases.slow.whole_job import make_whole_job
 from whystuck.diagnose.logs.cases.stacks.departed import make_departed
 from whystuck.diagnose.logs.cases.stacks.parted_sites import make_parted_sites
 from whystuck.diagnose.logs.cases.stacks.past import make_past
@@ -147,11 +151,13 @@ MAKERS: tuple[Maker, ...] = (
     make_link_speeds,
     make_blocked,
     make_packets,
+    make_paths,
     make_transfers,
     make_ports,
     make_port_errors,
     make_pairs,
     make_calls,
+    make_short_limits,
     make_timeouts,
     make_lost,
     make_pauses,
@@ -168,4 +174,6 @@ MAKERS: tuple[Maker, ...] = (
     make_pcie,
     make_told_errors,
     make_quotas,
+    make_whole_job,
+    make_kernel_shares,
 )

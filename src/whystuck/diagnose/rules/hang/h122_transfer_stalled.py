@@ -107,6 +107,10 @@ class TransferStalled(Rule):
     finding is `possible`, as the other end may have been gone. The host that says so and its peer
     are named, or the end that all such lines share; `details.ends` has the pairs.
 
+    Or `ss -ti` or `netstat -o` shows a connection whose bytes were sent five times in a row or more
+    without an answer: both ends are named. Packets that `ping` sends and that get lost for their
+    size alone, while smaller ones get through, say why; alone they are `possible`.
+
     ## False alarms
 
     Dumps of a healthy job that were taken just while all its ranks were in one op.

@@ -10,6 +10,7 @@ from whystuck.diagnose.algorithms.stacks.frames import describe_place, make_plac
 from whystuck.diagnose.context.losses import LossEffect
 from whystuck.diagnose.context.scene import Scene
 from whystuck.diagnose.context.suspects.short_limit import ShortLimit
+from whystuck.diagnose.logs.log_rule import tell_case
 from whystuck.diagnose.policy import Policy
 from whystuck.diagnose.rule import Blame, Rule
 from whystuck.evidence.finding import Confidence, Finding
@@ -34,6 +35,10 @@ class TimeoutTooShort(Rule):
     `longest_s` (the longest that this call took before) and `late_s` (by how much the last rank
     missed the limit).
 
+    In texts that people paste: an operation whose times a program prints takes longer each time,
+    up to the limit, and the next one would be beyond it. It is `likely` where that one began and
+    did not end, and else `possible`.
+
     ## False alarms
 
     A rank that computes for ever looks like one that works, when the limit is short.
@@ -46,7 +51,7 @@ class TimeoutTooShort(Rule):
     code = codes.TIMEOUT_TOO_SHORT
     name = "timeout-too-short"
     loss_effect = LossEffect.PARTED
-    needs = ("exceptions",)
+    needs = ("exceptions", "logs")
     remedies: ClassVar[tuple[str, ...]] = (
         (
             "raise the limit: `init_process_group(timeout=timedelta(minutes=30))`, or `timeout=` "
@@ -59,6 +64,7 @@ class TimeoutTooShort(Rule):
         """Yield the finding when a limit ended an op that was only slow."""
         found = scene.suspects.short_limit
         if found is None or scene.suspects.explained:
+            yield from (tell_case(self, case) for case in scene.story.of(self.code))
             return
         wait = found.wait
         op, site = scene.ops.name_wait(wait), scene.ops.get_wait_site(wait)

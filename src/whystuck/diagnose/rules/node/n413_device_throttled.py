@@ -26,7 +26,8 @@ class DeviceThrottled(CheckRule):
     nvidia-smi printed (`--query-gpu`, `-q -d PERFORMANCE`, `dmon`): the same reasons, or a clock
     far below that of the other devices, or a limit of power far below theirs (`power.limit`,
     `349W / 350W`), of one host or of several. The same of a table that somebody drew: of clocks,
-    with the load or the heat. Ranks are named where the text says which device is whose.
+    with the load or the heat. Ranks are named where the text says which device is whose,
+    or where the one rank that takes longer for work of its own has the number of the one device.
 
     ## False alarms
 

@@ -27,11 +27,13 @@ class PcieDegraded(CheckRule):
 
     In a log: the width that `lspci -vv`, `nvidia-smi -q` or `--query-gpu=pcie.link.width.current`
     prints, and what the kernel calls `limited by`. Of network cards, which do not sleep, also the
-    speed. What is behind a bridge is told by the device itself.
+    speed, and of devices in a table that are at work the generation, where that of others is full.
+    What is behind a bridge is told by the device itself. Where one rank alone takes longer for work
+    of its own, and it has the number of the one device whose link is less, it is named.
 
     ## False alarms
 
-    Generation and width fall when a device is idle: the generation is not judged.
+    Generation and width fall when a device is idle: the generation is not judged then.
 
     ## What to do
 

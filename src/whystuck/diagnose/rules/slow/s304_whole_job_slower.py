@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from whystuck.diagnose import codes
 from whystuck.diagnose.context.scene import Scene
+from whystuck.diagnose.logs.log_rule import tell_alone
 from whystuck.diagnose.policy import Policy
 from whystuck.diagnose.rule import Blame, Rule
 from whystuck.evidence.finding import Confidence, Finding, Severity
@@ -31,6 +32,12 @@ class WholeJobSlower(Rule):
     (`work`) or their ops (`communication`). Of the `measures`, `before_ms` and `after_ms` are the
     median steps, `lost_share` the share of the time since that is lost.
 
+    In texts that people paste, from what a loop prints of its pace (`batches_per_sec`, `it/s`,
+    `tps`, `elapsed time per iteration`) beside the number of each step: 40 % more time a step since
+    one of them and until the text ends, where the steps before are alike, and so are those since.
+    Nothing is said where the text tells of anything else that makes jobs slow, or ends them.
+    `details.phase` is empty then.
+
     ## False alarms
 
     A program that has more to do from one step on, such as longer sequences.
@@ -43,7 +50,7 @@ class WholeJobSlower(Rule):
     code = codes.WHOLE_JOB_SLOWER
     name = "whole-job-slower"
     severity = Severity.WARNING
-    needs = ("ops",)
+    needs = ("ops", "logs")
     remedies: ClassVar[tuple[str, ...]] = (
         "compare a trace of a step from before with one from now: `whystuck trace diff A B`",
         "look what else runs on the nodes and uses the storage and the network since then",
@@ -54,6 +61,7 @@ class WholeJobSlower(Rule):
         del policy
         found = scene.pace.slowdown
         if found is None:
+            yield from tell_alone(self, scene)
             return
         before_ms, after_ms = found.before_ns / _NS_PER_MS, found.after_ns / _NS_PER_MS
         since = f"step {found.step}" if found.step >= 0 else "one moment"

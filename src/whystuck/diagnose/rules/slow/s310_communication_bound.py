@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from whystuck.diagnose import codes
 from whystuck.diagnose.context.scene import Scene
+from whystuck.diagnose.logs.log_rule import tell_alone
 from whystuck.diagnose.policy import Policy
 from whystuck.diagnose.rule import Blame, Rule
 from whystuck.evidence.finding import Citation, Confidence, Finding, Severity, Verdict
@@ -35,6 +36,10 @@ class CommunicationBound(Rule):
     it before the last rank came. A job that took less than a second, or less than a minute with
     fewer than 20 ops of a kind, is too short.
 
+    In logs, from tables of torch.profiler and `nsys stats`: kernels of NCCL and its like take half
+    of the time of all kernels or more, in each table that is there, and nothing else tells why the
+    job is slow. That is `possible`, as such a kernel also waits for ranks that are late.
+
     ## False alarms
 
     More ranks than cores: then the time of an op is that of the scheduler.
@@ -48,7 +53,7 @@ class CommunicationBound(Rule):
     name = "communication-bound"
     quiet_verdict = Verdict.SLOW
     severity = Severity.WARNING
-    needs = ("ops",)
+    needs = ("ops", "logs")
     remedies: ClassVar[tuple[str, ...]] = (
         "join small ops into few large ones, and reduce metrics every tenth step",
         "overlap them with computation: `async_op=True`, and DDP in place of ops of your own",
@@ -59,6 +64,8 @@ class CommunicationBound(Rule):
         """Yield the finding when ranks are in transfers for long."""
         del policy
         wait = scene.pace.shared_wait
+        if wait is None:
+            yield from tell_alone(self, scene)
         if wait is None or wait.is_for_peers:
             return
         share = wait.share - wait.for_peers

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from whystuck.diagnose import codes
 from whystuck.diagnose.logs.cases.parts import is_said
+from whystuck.diagnose.logs.cases.slow.own_times import SlowRank, find_rank_by_number
 from whystuck.diagnose.logs.story import NOTE, Case
 from whystuck.diagnose.logs.view import LogView
 from whystuck.evidence.finding import Confidence
@@ -18,6 +19,8 @@ _BRIDGE = "PCI bridge"
 _AWAKE = {"Infiniband controller", "Ethernet controller", "Network controller"}
 _AWAKE_DRIVER = re.compile(r"^(?:mlx5_core|bnxt_en|ice|i40e|ionic|irdma|qedf?|cxgb4) ")
 _MAX_LINES = 6
+# A device with so many percent of its time in kernels is at work.
+_BUSY = 50.0
 
 
 @dataclass(frozen=True)
@@ -34,24 +37,38 @@ def make_pcie(view: LogView) -> Iterator[Case]:
     """Make the case of devices whose link is narrower than it could be, or of cards slower."""
     found: dict[tuple[str, str, str], _Link] = {}
     for link in (*_list_printed(view), *_list_tabled(view), *_list_limited(view)):
-        found.setdefault((link.event.artifact, link.event.node, link.bus), link)
+        found.setdefault((link.event.artifact, _find_host(link.event), link.bus), link)
     if not found:
         return
     links = sorted(found.values(), key=lambda link: not link.is_sure)
-    nodes = tuple(sorted({link.event.node for link in links} - {""}))
+    nodes = tuple(sorted({_find_host(link.event) for link in links} - {""}))
     on = f" on {' and '.join(nodes)}" if nodes else ""
     many = len(links) > 1
     told = "; ".join(f"{link.bus or 'a device'}: {link.what}" for link in links[:4])
+    same = _find_same(view, links)
     yield Case(
         code=codes.PCIE_DEGRADED,
         summary=f"link{'s' * many} of PCI Express{on} {'are' if many else 'is'} less than "
-        f"{'they' if many else 'it'} could be ({told})",
+        f"{'they' if many else 'it'} could be ({told}){f'; {same.why}' if same else ''}",
         tier=NOTE,
+        ranks=(same.rank,) if same else (),
         nodes=nodes,
-        lines=tuple(link.event for link in links[:_MAX_LINES]),
+        lines=(*(link.event for link in links[:_MAX_LINES]), *([same.event] if same else [])),
         confidence=Confidence.LIKELY if links[0].is_sure else Confidence.POSSIBLE,
         details={"devices": [link.bus for link in links if link.bus]},
     )
+
+
+def _find_same(view: LogView, links: Sequence[_Link]) -> SlowRank | None:
+    """Return the one slow rank where it has the number of the one device whose link is less."""
+    event = links[0].event
+    if len(links) != 1 or not event.groups.get("index"):
+        return None
+    return find_rank_by_number(view, int(event.groups["index"] or 0), _find_host(event))
+
+
+def _find_host(event: LogEvent) -> str:
+    return event.groups.get("host") or event.node
 
 
 def _list_printed(view: LogView) -> Iterator[_Link]:
@@ -71,11 +88,24 @@ def _list_printed(view: LogView) -> Iterator[_Link]:
 
 def _list_tabled(view: LogView) -> Iterator[_Link]:
     """Yield what a table of nvidia-smi has."""
-    for event in view.list_signatures("table.device"):
+    rows = list(view.list_signatures("table.device"))
+    # Links slow down where a device has nothing to do. Others at work show what this one could.
+    is_fast = any(one and one >= most for one, most in map(_read_speeds, rows))
+    for event in rows:
         width, most = event.groups.get("width") or "", event.groups.get("most") or ""
+        bus, (speed, full) = f"device {event.groups['index']}", _read_speeds(event)
         if width.isdecimal() and most.isdecimal() and 0 < int(width) < int(most):
-            bus = f"device {event.groups['index']}"
             yield _Link(event, bus, f"x{width} of x{most}")
+        elif is_fast and 0 < speed < full:
+            yield _Link(event, bus, f"generation {speed} of {full}")
+
+
+def _read_speeds(row: LogEvent) -> tuple[int, int]:
+    """Return the generation of a link and the most it could be; 0 of a device not at work."""
+    speed, most = row.groups.get("speed") or "", row.groups.get("most_speed") or ""
+    is_told = speed.isdecimal() and most.isdecimal()
+    is_busy = float(row.groups.get("busy") or 0) >= _BUSY
+    return (int(speed), int(most)) if is_told and is_busy else (0, 0)
 
 
 def _list_limited(view: LogView) -> Iterator[_Link]:

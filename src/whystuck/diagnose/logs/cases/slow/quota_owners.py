@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
-from whystuck.diagnose.logs.cases.slow.stragglers import find_slow_ranks
+from whystuck.diagnose.logs.cases.slow.own_times import find_slow_ranks
 from whystuck.diagnose.logs.view import LogView, is_same_host
 from whystuck.evidence.logs.lines import LogEvent
 from whystuck.evidence.ranks import MAX_RANK

@@ -7,6 +7,7 @@ from statistics import median
 
 from whystuck.diagnose import codes
 from whystuck.diagnose.logs.cases.parts import find_time
+from whystuck.diagnose.logs.cases.slow.own_times import SlowRank, find_rank_by_number
 from whystuck.diagnose.logs.story import NOTE, Case
 from whystuck.diagnose.logs.view import LogView
 from whystuck.evidence.logs.lines import LogEvent
@@ -66,30 +67,40 @@ def make_throttled(view: LogView) -> Iterator[Case]:
     reasons = list(view.list_signatures("table.slowdown"))
     if not slow and not reasons:
         return
-    indices = sorted({int(index) for *_, index in slow})
+    # Whose reasons they are, by the number that was asked for.
+    told = {_name_device(one): one for one in reasons if one.groups["index"]}
+    places = {(node, index) for _, node, index in (*slow, *told)}
     events = [*(rows[key] for key in slow), *reasons]
     buses = sorted({event.groups["bus"] for event in reasons} - {""})
-    devices = indices or buses
+    devices = sorted({int(index) for _, index in places}) or buses
     who = (
         f"device{'s' * (len(devices) > 1)} {', '.join(map(str, devices))}"
         if devices
         else "a device"
     )
-    words = {word for told in slow.values() for word in told.split(", ")}
+    words = {word for text in slow.values() for word in text.split(", ")}
     why = ", ".join(sorted(words | {one.groups["reason"] for one in reasons}))
     nodes = tuple(sorted({event.groups.get("host") or event.node for event in events} - {""}))
+    ranks = _find_ranks(view, told | {key: rows[key] for key in slow})
+    same = None if ranks or len(places) != 1 else _find_same(view, *places)
     yield Case(
         code=codes.DEVICE_THROTTLED,
         summary=f"{who}{f' on {nodes[0]}' if len(nodes) == 1 else ''} "
         f"{'run slower than they' if len(devices) > 1 else 'runs slower than it'} could ({why}); "
-        "all ranks wait for the slowest device",
+        f"all ranks wait for the slowest device{f' ({same.why})' if same else ''}",
         tier=NOTE,
-        ranks=_find_ranks(view, {key: rows[key] for key in slow}),
+        ranks=(same.rank,) if same else ranks,
         nodes=nodes,
-        lines=tuple(events[:_MAX_LINES]),
+        lines=(*events[: _MAX_LINES - 1], same.event) if same else tuple(events[:_MAX_LINES]),
         time=find_time(events),
         details={"devices": devices, "reasons": why},
     )
+
+
+def _find_same(view: LogView, place: tuple[str, str]) -> SlowRank | None:
+    """Return the one slow rank where it has the number of the one slow device."""
+    node, index = place
+    return find_rank_by_number(view, int(index), node)
 
 
 def _find_ranks(view: LogView, devices: Mapping[tuple[str, str, str], LogEvent]) -> tuple[int, ...]:

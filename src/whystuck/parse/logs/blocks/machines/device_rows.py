@@ -22,6 +22,7 @@ DEVICE_MARKS = (
     b"clocks_event_reasons",
     b"clocks_throttle_reasons",
     b"pcie.link.width",
+    b"pcie.link.gen",
     b"# gpu ",
     b"GPU 0000",
     b"nvidia-smi",
@@ -107,8 +108,10 @@ _COLUMNS = {
     "bus": ("pci.bus_id", "gpu_bus_id"),
     "width": ("pcie.link.width.current",),
     "most": ("pcie.link.width.max",),
+    "speed": ("pcie.link.gen.current", "pcie.link.gen.gpucurrent"),
+    "most_speed": ("pcie.link.gen.max",),
 }
-_TELLING = {"bus", "clock", "reasons", "temperature", "width"}
+_TELLING = {"bus", "clock", "reasons", "speed", "temperature", "width"}
 _FLAGS = re.compile(r"clocks_(?:event|throttle)_reasons\.((?:hw|sw_thermal)\w*)")
 # The command that asks for columns, whose names may be left out of what it prints.
 _ASKED = re.compile(r"--query-gpu[= ]['\"]?([\w.,]{3,600})")
@@ -154,6 +157,7 @@ class DeviceReader:
             self._bus = match[1]
         elif match := _REASON.match(text):
             told = {"bus": self._bus, "host": line.node or self._rows.host, "reason": match[1]}
+            told["index"] = self._rows.asked
             yield TabledSeen("table.slowdown", row, line, told)
         elif match := _LISTED.match(text):
             yield TabledSeen("table.device", row, line, {"index": match[1], "bus": match[2]})

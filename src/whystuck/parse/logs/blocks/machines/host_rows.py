@@ -28,6 +28,11 @@ class HostRows:
         self._ids: list[str] = []
         self._count = 0
 
+    @property
+    def asked(self) -> str:
+        """The number of the one device that the command asked for; empty where it did for more."""
+        return self._ids[0] if len(self._ids) == 1 else ""
+
     def begin(self, text: str) -> None:
         """Take a line with the command."""
         ids, head, prompt = _IDS.search(text), read_command(text), _PROMPT.match(text)

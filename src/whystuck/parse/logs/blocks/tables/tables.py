@@ -26,6 +26,13 @@ from whystuck.parse.logs.blocks.machines.host_times import HOST_MARKS, HostTimeR
 from whystuck.parse.logs.blocks.machines.limit_rows import LIMIT_MARKS, LimitReader
 from whystuck.parse.logs.blocks.machines.pair_matrix import MATRIX_MARKS, MatrixReader
 from whystuck.parse.logs.blocks.machines.pair_rows import PAIR_MARKS, PairReader
+from whystuck.parse.logs.blocks.machines.pair_tests import PAIR_TEST_MARKS, PairTestReader
+from whystuck.parse.logs.blocks.machines.path_rows import (
+    PING_MARKS,
+    SOCKET_MARKS,
+    PingReader,
+    SocketReader,
+)
 from whystuck.parse.logs.blocks.machines.pcie_links import PCIE_MARKS, PcieReader
 from whystuck.parse.logs.blocks.machines.port_counters import ERROR_MARKS, PortErrorReader
 from whystuck.parse.logs.blocks.machines.ports import PORT_MARKS, PortReader
@@ -35,6 +42,7 @@ from whystuck.parse.logs.blocks.machines.storage_rows import STORAGE_MARKS, Stor
 from whystuck.parse.logs.blocks.stacks.kernel_waits import WAIT_MARKS, WaitReader
 from whystuck.parse.logs.blocks.stacks.process_rows import PROCESS_MARKS, ProcessReader
 from whystuck.parse.logs.blocks.tables.batch_counts import BATCH_MARKS, BatchReader
+from whystuck.parse.logs.blocks.tables.kernel_shares import KERNEL_MARKS, KernelReader
 from whystuck.parse.logs.blocks.tables.none_left import NONE_MARKS, NoneReader
 from whystuck.parse.logs.blocks.tables.rank_counts import COUNT_MARKS as CALL_MARKS
 from whystuck.parse.logs.blocks.tables.rank_counts import CountReader
@@ -59,6 +67,7 @@ _READERS: tuple[tuple[tuple[bytes, ...], Callable[[], RowReader]], ...] = (
     (ERROR_MARKS, PortErrorReader),
     (RECORDER_MARKS, RecorderReader),
     (PAIR_MARKS, PairReader),
+    (PAIR_TEST_MARKS, PairTestReader),
     (VALUE_MARKS, ValueReader),
     (CALL_MARKS, CountReader),
     (LIMIT_MARKS, LimitReader),
@@ -82,6 +91,9 @@ _READERS: tuple[tuple[tuple[bytes, ...], Callable[[], RowReader]], ...] = (
     (GROUP_MARKS, GroupReader),
     (HOST_MARKS, HostTimeReader),
     (SPLIT_MARKS, SplitReader),
+    (KERNEL_MARKS, KernelReader),
+    (PING_MARKS, PingReader),
+    (SOCKET_MARKS, SocketReader),
 )
 # Those that take a line with what stands before it, as its first cells look like a prefix.
 _WIDE_READERS = (

@@ -1,0 +1,31 @@
+"""What is found in texts of the size that people paste, which are looked through line by line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain
+
+from whystuck.parse.logs.blocks.calls.group_notes import find_group_notes
+from whystuck.parse.logs.blocks.tables.durations import find_durations
+from whystuck.parse.logs.blocks.tables.rank_types import find_rank_types
+from whystuck.parse.logs.blocks.tables.step_rates import find_step_rates
+from whystuck.parse.logs.blocks.tables.tabled import TabledSeen
+from whystuck.parse.logs.blocks.tables.work_lists import find_work_lists
+
+_FINDERS = (
+    find_group_notes,
+    find_rank_types,
+    find_step_rates,
+    find_work_lists,
+    find_durations,
+)
+
+
+def find_notes(data: bytes, row: int) -> Iterator[TabledSeen]:
+    """Find what a text says of groups, types, work, the pace of steps and what takes how long.
+
+    Args:
+        data: The text.
+        row: The number of its first line.
+    """
+    return chain.from_iterable(find(data, row) for find in _FINDERS)

@@ -1,0 +1,83 @@
+"""How long one operation takes each time, as a program prints it, and whether it began once more.
+
+`push shards 18.2 GB: 46.9 s`. Only texts of the size that people paste are looked through.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from whystuck.parse.logs.blocks.tables.tabled import TabledSeen
+from whystuck.parse.logs.lines.lines import LogLine
+
+_LEAST_WIDTH, _MAX_WIDTH = 6, 300
+_MOST_KINDS, _MOST_TIMES = 64, 256
+_LEAST_TIMES = 3
+_HINT = re.compile(rb"\d ?(?:ms|s|secs?|seconds|min|minutes)\.?\s{0,4}(?:\n|$)")
+_TOOK = re.compile(
+    r"^(?P<what>.{6,200}?)(?:[:=]|\b(?:in|took|after|for))\s{0,4}(?P<value>\d{1,7}(?:\.\d{1,6})?)"
+    r"\s?(?P<unit>ms|s|secs?|seconds|min|minutes)\.?\s{0,4}$"
+)
+_NUMBER = re.compile(r"\d+(?:\.\d+)?")
+# The first word that says what it is; times, levels and ranks stand before it.
+_WORD = re.compile(
+    r"\b(?!(?:rank|info|warning|debug|root|main|step|iter|iteration|epoch|time|node|host|worker)\b)"
+    r"[A-Za-z][A-Za-z_-]{3,60}",
+    re.IGNORECASE,
+)
+_SCALE = {"ms": 0.001, "min": 60.0, "minutes": 60.0}
+
+
+@dataclass
+class _Kind:
+    """What an operation took each time."""
+
+    what: str
+    begin: str
+    row: int
+    text: str
+    times: list[float] = field(default_factory=list)
+    begun: str = ""
+
+
+def find_durations(data: bytes, row: int) -> Iterator[TabledSeen]:
+    """Find operations of which a text tells several times how long they took.
+
+    Args:
+        data: The text.
+        row: The number of its first line.
+    """
+    if _HINT.search(data) is None:
+        return
+    kinds: dict[str, _Kind] = {}
+    for at, whole in enumerate(data.decode("utf-8", errors="replace").split("\n")):
+        line = whole[:_MAX_WIDTH].strip()
+        if len(line) >= _LEAST_WIDTH:
+            _take_line(kinds, line, row + at)
+    for kind in kinds.values():
+        if len(kind.times) >= _LEAST_TIMES:
+            groups = {"what": kind.what, "begun": kind.begun}
+            groups["times"] = " ".join(f"{one:g}" for one in kind.times)
+            yield TabledSeen("table.durations", kind.row, LogLine(kind.text), groups)
+
+
+def _take_line(kinds: dict[str, _Kind], line: str, row: int) -> None:
+    """Note how long an operation took by a line, or that one began again."""
+    match = _TOOK.match(line)
+    if match is None:
+        plain = _NUMBER.sub("#", line)
+        for kind in kinds.values():
+            if plain.startswith(kind.begin):
+                kind.begun = str(row)
+        return
+    what = _NUMBER.sub("#", match["what"])
+    name = _WORD.search(what)
+    if name is None or (what not in kinds and len(kinds) >= _MOST_KINDS):
+        return
+    known = _Kind(what[name.start() :].strip(" :=#"), what[: name.end()], row, line)
+    kind = kinds.setdefault(what, known)
+    kind.row, kind.text, kind.begun = row, line, ""
+    if len(kind.times) < _MOST_TIMES:
+        kind.times.append(float(match["value"]) * _SCALE.get(match["unit"], 1.0))
