@@ -60,7 +60,7 @@ _KNOWN = tuple(
                 r"|Communication call has not been issued for this bucket"
                 r"|Expected to mark a variable ready only once"
                 r"|DDP expects same model across all ranks"
-                r"|in this process with sizes .{0,200} appears not to match"
+                r"|in this process with (?:sizes|strides) .{0,200} appears not to match"
             ),
         ),
         (
