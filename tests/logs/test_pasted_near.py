@@ -571,3 +571,32 @@ def test_values_of_a_rank_of_its_own_name_it(tmp_path: Path, words: str, ranks: 
     report = say(tmp_path, *lines)
     blamed = {rank for one in report.findings if one.code == "V502" for rank in one.culprits.ranks}
     assert blamed == ranks
+
+
+CHECK = "AssertionError: Rank {0}: found {1} in local {2}. Device: 3, node: nd-11"
+LOST = "[rank5]:[E PG.cpp:1182] [Rank 5] NCCL error: remote process exited or there was an error"
+
+
+@pytest.mark.parametrize("what", ["forward loss calculation", "grad norm before data-parallel sum"])
+@pytest.mark.parametrize("prefix", ["", "nd-11: ", "[default3]:"])
+def test_rank_in_the_message_of_a_check_of_its_own_values_is_named(
+    tmp_path: Path, what: str, prefix: str
+) -> None:
+    finding = first_of(say(tmp_path, prefix + CHECK.format(19, "NaN", what), LOST))
+
+    assert (finding.code, finding.culprits.ranks) == ("V502", [19])
+    assert finding.victims.ranks != "19"
+
+
+def test_checks_of_several_ranks_name_none(tmp_path: Path) -> None:
+    lines = [CHECK.format(rank, "NaN", "forward loss calculation") for rank in (19, 23)]
+    finding = first_of(say(tmp_path, *lines, LOST))
+
+    assert (finding.code, finding.culprits.ranks) == ("V502", [])
+
+
+@pytest.mark.parametrize(
+    "line", ["Rank 19: found NaN in grad norm", "INFO Rank 19: found NaN in local cache, ignored"]
+)
+def test_line_that_ends_nothing_is_no_check(tmp_path: Path, line: str) -> None:
+    assert first_of(say(tmp_path, line, LOST)).code == "C209"
