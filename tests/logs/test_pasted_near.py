@@ -420,6 +420,38 @@ def test_host_whose_fabric_manager_does_not_run_is_at_fault(tmp_path: Path) -> N
     assert blamed_of(report) == (set(), {"dgx-2"})
 
 
+UNREADY = "UserWarning: CUDA initialization: Error 802: system not yet initialized"
+NO_DEVICE = [
+    "RuntimeError: ProcessGroupNCCL is only supported with GPUs, no GPUs found!",
+    "RuntimeError: No CUDA GPUs are available",
+]
+MANAGER = (
+    "nv-fabricmanager[71]: fabric manager NVIDIA GPU driver interface version 550.54.15 don't "
+    "match with driver version 550.90.07. Please update with matching NVIDIA driver package."
+)
+
+
+@pytest.mark.parametrize("raised", NO_DEVICE)
+@pytest.mark.parametrize("is_first", [True, False])
+def test_fabric_manager_of_another_version_is_a_mistake_of_its_host(
+    tmp_path: Path, raised: str, *, is_first: bool
+) -> None:
+    manager = [f"Oct 02 05:11:09 hx-3 {MANAGER}"]
+    job = [f"/opt/torch/cuda/__init__.py:129: {UNREADY}", raised]
+    report = say(tmp_path, *((*manager, *job) if is_first else (*job, *manager)))
+
+    assert [one.code for one in report.findings if one.severity != "note"] == ["C210"]
+    assert first_of(report).culprits.nodes == ["hx-3"]
+    assert "550.54.15" in first_of(report).summary
+
+
+def test_fabric_manager_of_one_host_explains_nothing_on_another(tmp_path: Path) -> None:
+    lines = [f"Oct 02 05:11:09 hx-3 {MANAGER}", f"hx-4: [rank8]: RuntimeError: {UNREADY[13:]}"]
+    report = say(tmp_path, *lines, "hx-3: [rank0]: step 3", "hx-4: [rank8]: step 3")
+
+    assert {one.code for one in report.findings if one.severity != "note"} != {"C210"}
+
+
 # ------------------------------------------------------------------------------ lists of processes
 
 PS = "    PID STAT WCHAN                          CMD"

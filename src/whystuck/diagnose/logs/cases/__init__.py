@@ -8,6 +8,7 @@ from whystuck.diagnose.logs.cases.devices.absent import make_absent
 from whystuck.diagnose.logs.cases.devices.device_faults import make_device_fault
 from whystuck.diagnose.logs.cases.devices.device_memory import make_device_memory
 from whystuck.diagnose.logs.cases.devices.downed import make_downed
+from whystuck.diagnose.logs.cases.devices.fabric_managers import make_fabric_managers
 from whystuck.diagnose.logs.cases.devices.hardware import make_hardware
 from whystuck.diagnose.logs.cases.devices.miscomputing import make_miscomputing
 from whystuck.diagnose.logs.cases.devices.pairs import make_pairs
@@ -89,6 +90,7 @@ MAKERS: tuple[Maker, ...] = (
     make_device_memory,
     make_hardware,
     make_downed,
+    make_fabric_managers,
     make_device_fault,
     make_miscomputing,
     make_absent,

@@ -250,4 +250,5 @@ _OURS = (
     "k8s.",
     # These have a case of their own.
     "launch.",
+    "fm.",
 )
