@@ -60,6 +60,7 @@ from whystuck.diagnose.logs.cases.slow.growing_saves import make_growing_saves
 from whystuck.diagnose.logs.cases.slow.link_speeds import make_link_speeds
 from whystuck.diagnose.logs.cases.slow.memory_pressure import make_memory_pressure
 from whystuck.diagnose.logs.cases.slow.quotas import make_quotas
+from whystuck.diagnose.logs.cases.slow.recompiles import make_recompiles
 from whystuck.diagnose.logs.cases.slow.saves import make_slow_saves
 from whystuck.diagnose.logs.cases.slow.serial_saves import make_serial_saves
 from whystuck.diagnose.logs.cases.slow.slow_hosts import make_slow_hosts
@@ -89,8 +90,8 @@ MAKERS: tuple[Maker, ...] = (
     make_daemons,
     make_device_memory,
     make_hardware,
-    make_downed,
     make_fabric_managers,
+    make_downed,
     make_device_fault,
     make_miscomputing,
     make_absent,
@@ -126,6 +127,7 @@ MAKERS: tuple[Maker, ...] = (
     make_growing_saves,
     make_serial_saves,
     make_busy,
+    make_recompiles,
     make_stale_files,
     make_silent_storage,
     make_process_states,
