@@ -88,3 +88,41 @@ def test_heading_that_repeats_itself_costs_no_time(tmp_path: Path, word: str) ->
     text = f"{word * (8000 // len(word))} across ranks"
 
     assert say(tmp_path, text, f"{text}: 1", "rank 0 = 1.5", "rank 1 = 1.5").findings == []
+
+
+# Each row says of what its values are, and no heading does.
+ROWS = [
+    "step {0} sum|w| blocks.3.mlp.fc1.weight r0={1} r1={1} r2={2} r3={1}",
+    "step {0} norm(weights): rank0={1} rank1={1} rank2={2} rank3={1}",
+    "[it {0}] blocks.3.ln.bias abs mean  r0: {1}  r1: {1}  r2: {2}  r3: {1}",
+    "iter={0} param_norm r0={1}e+02 r1={1}e+02 r2={2}e+02 r3={1}e+02",
+]
+
+
+@pytest.mark.parametrize("row", ROWS)
+@pytest.mark.parametrize("between", [[], ["epoch 1 | 1.07 it/s | loss 2.1"] * 6])
+def test_values_of_ranks_in_rows_that_name_them(
+    tmp_path: Path, row: str, between: list[str]
+) -> None:
+    lines = [row.format(700, "814.31207", "814.31207"), *between]
+    lines += [row.format(720, "815.40112", "815.93344"), row.format(740, "816.1123", "817.0098")]
+    finding = first_of(say(tmp_path, *lines))
+
+    assert (finding.code, finding.culprits.ranks) == ("V501", [2])
+    assert "720" in finding.because[0].text
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        "step {0} mem_gb r0={1} r1={1} r2={2} r3={1}",
+        "step {0} local grad norm fc1.weight r0={1} r1={1} r2={2} r3={1}",
+        "step {0} sum|w| of my shard r0={1} r1={1} r2={2} r3={1}",
+        "step {0} sum|w| fc1.weight r0={1} r1={1} r2={1} r3={1}",
+        "step {0} sum|w| fc1.weight r0={1} r1={2}",
+    ],
+)
+def test_rows_of_other_values_tell_of_no_difference(tmp_path: Path, row: str) -> None:
+    lines = [row.format(step, "815.40112", "815.93344") for step in (700, 720)]
+
+    assert all(one.code != "V501" for one in say(tmp_path, *lines).findings)

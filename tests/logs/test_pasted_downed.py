@@ -150,3 +150,26 @@ def test_sentence_about_a_kernel_log_that_names_no_host(tmp_path: Path, said: st
     found = first_of(say(tmp_path, *WAITS, "", said, "", CTIME))
 
     assert (found.code, found.culprits.nodes) == ("C208", [])
+
+
+NO_CARD = "h2:61233:62899 [5] net_ib.cc:94 NCCL WARN NET/IB : Got async event : port error"
+
+
+@pytest.mark.parametrize("tool", ["ibstat", "ibstatus"])
+@pytest.mark.parametrize("behind", ["| grep -E 'State|Rate'", "| egrep -i state"])
+def test_port_asked_for_below_another_one_is_its_own(
+    tmp_path: Path, tool: str, behind: str
+) -> None:
+    """What `grep` leaves of a second card does not say of which it is."""
+    other = [f"$ {tool} mlx5_4 {behind}", f"{' ' * 16}State: Active", f"{' ' * 16}Rate: 400"]
+    found = first_of(say(tmp_path, *WAITS, NO_CARD, *DOWN["ibstat"], *other))
+
+    assert (found.code, found.culprits.nodes) == ("N408", ["h2"])
+    assert "mlx5_5 " in found.summary
+
+
+def test_port_that_came_up_again_is_none(tmp_path: Path) -> None:
+    again = ["$ ibstat mlx5_5 | grep State", "                State: Active"]
+    report = say(tmp_path, *WAITS, NO_CARD, *DOWN["ibstat"], *again)
+
+    assert all(one.code != "N408" for one in report.findings)

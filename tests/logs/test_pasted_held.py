@@ -88,6 +88,32 @@ def test_thread_that_keeps_the_gil_from_the_watchdog_is_named(tmp_path: Path, ra
     assert finding.where[0].line == 58
 
 
+SAID = [
+    "# py-spy dump of some minutes ago, rank 3. all the others wait in the next step",
+    "took this stack before I ended it, rank 3! The rest is in backward",
+]
+NOT_SAID = [
+    "# py-spy dump of some minutes ago, rank 1. rank 3 looks the same to me",
+    "# started it again on fewer nodes, rank 1. all the others wait",
+    "# py-spy dump of some minutes ago. I do not know of which rank it is",
+]
+
+
+@pytest.mark.parametrize("said", SAID)
+def test_first_sentence_above_a_dump_names_its_rank(tmp_path: Path, said: str) -> None:
+    finding = first_of(say(tmp_path, GIL.format(3), said, "$ py-spy dump -n -p 9137", *OWNS))
+
+    assert (finding.code, finding.culprits.ranks) == ("H114", [3])
+    assert finding.confidence is Confidence.LIKELY
+
+
+@pytest.mark.parametrize("said", NOT_SAID)
+def test_sentence_that_tells_no_rank_of_a_dump_names_none(tmp_path: Path, said: str) -> None:
+    report = say(tmp_path, "[rank1]: step 1 loss 2.1", said, "$ py-spy dump -p 9137", *OWNS)
+
+    assert not any(place.rank == 1 for one in report.findings for place in one.where)
+
+
 def test_watchdog_without_the_gil_alone_is_only_possible(tmp_path: Path) -> None:
     finding = first_of(say(tmp_path, GIL.format(2), "[rank0]: step 9 loss 2.1"))
 

@@ -420,6 +420,38 @@ def test_host_whose_fabric_manager_does_not_run_is_at_fault(tmp_path: Path) -> N
     assert blamed_of(report) == (set(), {"dgx-2"})
 
 
+UNREADY = "UserWarning: CUDA initialization: Error 802: system not yet initialized"
+NO_DEVICE = [
+    "RuntimeError: ProcessGroupNCCL is only supported with GPUs, no GPUs found!",
+    "RuntimeError: No CUDA GPUs are available",
+]
+MANAGER = (
+    "nv-fabricmanager[71]: fabric manager NVIDIA GPU driver interface version 550.54.15 don't "
+    "match with driver version 550.90.07. Please update with matching NVIDIA driver package."
+)
+
+
+@pytest.mark.parametrize("raised", NO_DEVICE)
+@pytest.mark.parametrize("is_first", [True, False])
+def test_fabric_manager_of_another_version_is_a_mistake_of_its_host(
+    tmp_path: Path, raised: str, *, is_first: bool
+) -> None:
+    manager = [f"Oct 02 05:11:09 hx-3 {MANAGER}"]
+    job = [f"/opt/torch/cuda/__init__.py:129: {UNREADY}", raised]
+    report = say(tmp_path, *((*manager, *job) if is_first else (*job, *manager)))
+
+    assert [one.code for one in report.findings if one.severity != "note"] == ["C210"]
+    assert first_of(report).culprits.nodes == ["hx-3"]
+    assert "550.54.15" in first_of(report).summary
+
+
+def test_fabric_manager_of_one_host_explains_nothing_on_another(tmp_path: Path) -> None:
+    lines = [f"Oct 02 05:11:09 hx-3 {MANAGER}", f"hx-4: [rank8]: RuntimeError: {UNREADY[13:]}"]
+    report = say(tmp_path, *lines, "hx-3: [rank0]: step 3", "hx-4: [rank8]: step 3")
+
+    assert {one.code for one in report.findings if one.severity != "note"} != {"C210"}
+
+
 # ------------------------------------------------------------------------------ lists of processes
 
 PS = "    PID STAT WCHAN                          CMD"
@@ -571,3 +603,32 @@ def test_values_of_a_rank_of_its_own_name_it(tmp_path: Path, words: str, ranks: 
     report = say(tmp_path, *lines)
     blamed = {rank for one in report.findings if one.code == "V502" for rank in one.culprits.ranks}
     assert blamed == ranks
+
+
+CHECK = "AssertionError: Rank {0}: found {1} in local {2}. Device: 3, node: nd-11"
+LOST = "[rank5]:[E PG.cpp:1182] [Rank 5] NCCL error: remote process exited or there was an error"
+
+
+@pytest.mark.parametrize("what", ["forward loss calculation", "grad norm before data-parallel sum"])
+@pytest.mark.parametrize("prefix", ["", "nd-11: ", "[default3]:"])
+def test_rank_in_the_message_of_a_check_of_its_own_values_is_named(
+    tmp_path: Path, what: str, prefix: str
+) -> None:
+    finding = first_of(say(tmp_path, prefix + CHECK.format(19, "NaN", what), LOST))
+
+    assert (finding.code, finding.culprits.ranks) == ("V502", [19])
+    assert finding.victims.ranks != "19"
+
+
+def test_checks_of_several_ranks_name_none(tmp_path: Path) -> None:
+    lines = [CHECK.format(rank, "NaN", "forward loss calculation") for rank in (19, 23)]
+    finding = first_of(say(tmp_path, *lines, LOST))
+
+    assert (finding.code, finding.culprits.ranks) == ("V502", [])
+
+
+@pytest.mark.parametrize(
+    "line", ["Rank 19: found NaN in grad norm", "INFO Rank 19: found NaN in local cache, ignored"]
+)
+def test_line_that_ends_nothing_is_no_check(tmp_path: Path, line: str) -> None:
+    assert first_of(say(tmp_path, line, LOST)).code == "C209"

@@ -87,3 +87,67 @@ def test_what_is_skipped_besides_steps_is_none(tmp_path: Path) -> None:
         f"step {n} loss 2.1 skipped {n}/{2 * n} files without a caption" for n in range(10, 90, 10)
     ]
     assert say(tmp_path, *lines).findings == []
+
+
+def floor(scales: list[float], *, since: int = 8, first: int = 5016) -> list[str]:
+    """Print lines of Megatron, each behind some steps of which so many were left out."""
+    form = FORMS["Megatron"]
+    return [
+        form.format(step=first + 8 * at, scale=scale, since=since)
+        for at, scale in enumerate(scales)
+    ]
+
+
+def test_steps_left_out_at_the_smallest_scale(tmp_path: Path) -> None:
+    finding = first_of(say(tmp_path, *floor([16.0, 1.0, 1.0])))
+
+    assert (finding.code, finding.culprits.ranks) == ("V503", [])
+    assert finding.details["scale_to"] == 1
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        # the search of a new scaler goes on
+        floor([65536.0, 256.0, 1.0]),
+        # it found its scale
+        [*floor([65536.0, 256.0, 1.0, 1.0]), *floor([1.0] * 5, since=0, first=5048)],
+        # one of two steps
+        floor([4.0, 1.0, 1.0], since=4),
+    ],
+)
+def test_scale_that_may_fall_on_is_none(tmp_path: Path, lines: list[str]) -> None:
+    assert all(one.code != "V503" for one in say(tmp_path, *lines).findings)
+
+
+FLAGS = [
+    "step {0} loss 7.9 scale {1} stepped=False",
+    "[rank0] it={0} grad_scale={1} skipped=True loss=7.9",
+    "{{'iter': {0}, 'loss_scale': {1}, 'loss': 7.9}} skipped: True",
+]
+
+
+@pytest.mark.parametrize("form", FLAGS)
+@pytest.mark.parametrize("cut", [range(0), range(4, 15)], ids=["all", "cut"])
+def test_steps_that_a_loop_says_it_did_not_make(tmp_path: Path, form: str, cut: range) -> None:
+    lines = [form.format(90 + at, 256.0 / 2**at) for at in range(20) if at not in cut]
+    finding = first_of(say(tmp_path, "warming up", *lines))
+
+    assert (finding.code, finding.details["skipped"]) == ("V503", 19)
+    assert finding.details["scale_to"] < 1
+
+
+@pytest.mark.parametrize("form", FLAGS)
+@pytest.mark.parametrize(
+    "scales",
+    [
+        pytest.param([256.0] * 20, id="steps-that-add-up-gradients"),
+        pytest.param([65536.0 / 2**at for at in range(9)], id="search"),
+    ],
+)
+def test_steps_not_made_at_a_usual_scale_are_none(
+    tmp_path: Path, form: str, scales: list[float]
+) -> None:
+    lines = [form.format(90 + at, scale) for at, scale in enumerate(scales)]
+
+    assert all(one.code != "V503" for one in say(tmp_path, *lines).findings)

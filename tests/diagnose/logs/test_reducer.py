@@ -96,6 +96,49 @@ def test_model_that_most_do_not_have_is_named(tmp_path: Path) -> None:
     assert finding.victims.ranks == "0,2"
 
 
+COUNTS = (
+    "[rank{0}]: RuntimeError: DDP expects same model across all ranks, but Rank {0} has {1} params,"
+    " while rank {2} has inconsistent {3} params."
+)
+
+
+def test_rank_with_another_model_is_named_by_lines_without_tracebacks(tmp_path: Path) -> None:
+    told = ((0, 62, 2, 64), (1, 62, 2, 64), (3, 62, 2, 64), (2, 64, 0, 62))
+    finding = first(tmp_path, {"train.log": "\n".join(COUNTS.format(*one) for one in told)})
+
+    assert (finding.code, finding.culprits.ranks) == ("C213", [2])
+    assert finding.summary == "rank 2 has a model of 64 parameters, the others of 62"
+
+
+@pytest.mark.parametrize(
+    ("world", "line", "ranks"),
+    [
+        # Rank 0 compares its number with that of each rank in turn: 1 to 4 have the same.
+        ("WORLD_SIZE=6 RANK=0", (0, 62, 5, 64), [5]),
+        ("WORLD_SIZE=8 RANK=0", (0, 62, 4, 64), []),
+        ("WORLD_SIZE=6 RANK=5", (5, 64, 0, 62), []),
+        ("", (0, 62, 5, 64), []),
+    ],
+)
+def test_one_line_tells_the_odd_model_where_it_leaves_no_other(
+    tmp_path: Path, world: str, line: tuple[int, ...], ranks: list[int]
+) -> None:
+    finding = first(tmp_path, {"train.log": f"{world}\n{COUNTS.format(*line)}"})
+
+    assert (finding.code, finding.culprits.ranks) == ("C213", ranks)
+    assert str(line[1]) in finding.summary
+
+
+def test_strides_that_differ_from_those_of_rank_0_are_told(tmp_path: Path) -> None:
+    error = (
+        "[rank{0}]: RuntimeError: [{0}]: params[2] in this process with strides [5, 1] appears not "
+        "to match strides of the same param in process 0."
+    )
+    finding = first(tmp_path, {"train.log": error.format(3)})
+
+    assert (finding.code, finding.culprits.ranks) == ("C213", [])
+
+
 def test_rank_that_all_others_differ_from_is_named(tmp_path: Path) -> None:
     error = (
         "RuntimeError: [{0}]: params[2] in this process with sizes [5, 4] appears not to match "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from msgspec.structs import replace
 
@@ -38,7 +38,7 @@ class CostRule(Rule):
     """A rule about what a cause costs, as a share of the steps."""
 
     severity = Severity.WARNING
-    needs = ("traces",)
+    needs: ClassVar[tuple[str, ...]] = ("traces",)
 
     def make_cost_finding(self, told: Told, cost: Cost, warning_share: float) -> Finding:
         """Build a finding of this rule; below the share of a warning, it is a note.

@@ -27,7 +27,7 @@ _DATE = re.compile(
 _LONGEST = 40
 # The number of a step, by which lines of several ranks are told from several steps.
 STEP = re.compile(
-    r"\b(?:global_)?(?:step|iteration|iter)s?\b['\"]?[ =:#\[]{0,4}(\d{1,9})"
+    r"\b(?:global_)?(?:step|iteration|iter)s?\b['\"]?[ =:#\[]{0,8}(\d{1,9})"
     r"|[\[| ] {0,8}(\d{1,9})/ {0,8}\d{1,9}(?:\]| \[)"
     r"|\b[Ee]p(?:och)?['\"]?[ =:]{0,3}(\d{1,6}(?:\.\d{1,6})?)",
     re.IGNORECASE,

@@ -60,7 +60,7 @@ _KNOWN = tuple(
                 r"|Communication call has not been issued for this bucket"
                 r"|Expected to mark a variable ready only once"
                 r"|DDP expects same model across all ranks"
-                r"|in this process with sizes .{0,200} appears not to match"
+                r"|in this process with (?:sizes|strides) .{0,200} appears not to match"
             ),
         ),
         (
@@ -107,7 +107,16 @@ _KNOWN = tuple(
                 r"|initializing process group in store based barrier"
             ),
         ),
-        (codes.PEER_LOST, r"NCCL [Ee]rror|ncclRemoteError|ncclSystemError|ncclInternalError"),
+        (
+            codes.PEER_LOST,
+            (
+                r"[NH]CCL [Ee]rror|ncclRemoteError|ncclSystemError|ncclInternalError"
+                # What torch_npu raises on ranks that wait; the lines behind it say for what. Other
+                # codes are of the rank itself: a wrong argument, no memory, no such operation.
+                r"|HCCL function error: .{0,300}?error code is (?:[4679]|1[1-4]|19|2[01])\b"
+                r"|DIST call hccl api failed|\bE[IJ]0\d{3}: "
+            ),
+        ),
     )
 )
 # Peers of different sizes or types: gloo notices on one of them, not on the guilty one.

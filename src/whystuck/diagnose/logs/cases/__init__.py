@@ -8,6 +8,7 @@ from whystuck.diagnose.logs.cases.devices.absent import make_absent
 from whystuck.diagnose.logs.cases.devices.device_faults import make_device_fault
 from whystuck.diagnose.logs.cases.devices.device_memory import make_device_memory
 from whystuck.diagnose.logs.cases.devices.downed import make_downed
+from whystuck.diagnose.logs.cases.devices.fabric_managers import make_fabric_managers
 from whystuck.diagnose.logs.cases.devices.hardware import make_hardware
 from whystuck.diagnose.logs.cases.devices.miscomputing import make_miscomputing
 from whystuck.diagnose.logs.cases.devices.pairs import make_pairs
@@ -62,6 +63,7 @@ from whystuck.diagnose.logs.cases.slow.kernel_shares import make_kernel_shares
 from whystuck.diagnose.logs.cases.slow.link_speeds import make_link_speeds
 from whystuck.diagnose.logs.cases.slow.memory_pressure import make_memory_pressure
 from whystuck.diagnose.logs.cases.slow.quotas import make_quotas
+from whystuck.diagnose.logs.cases.slow.recompiles import make_recompiles
 from whystuck.diagnose.logs.cases.slow.saves import make_slow_saves
 from whystuck.diagnose.logs.cases.slow.serial_saves import make_serial_saves
 from whystuck.diagnose.logs.cases.slow.slow_hosts import make_slow_hosts
@@ -92,6 +94,7 @@ MAKERS: tuple[Maker, ...] = (
     make_daemons,
     make_device_memory,
     make_hardware,
+    make_fabric_managers,
     make_downed,
     make_device_fault,
     make_miscomputing,
@@ -128,6 +131,7 @@ MAKERS: tuple[Maker, ...] = (
     make_growing_saves,
     make_serial_saves,
     make_busy,
+    make_recompiles,
     make_stale_files,
     make_silent_storage,
     make_process_states,

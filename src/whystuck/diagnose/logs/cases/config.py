@@ -254,4 +254,5 @@ _OURS = (
     "k8s.",
     # These have a case of their own.
     "launch.",
+    "fm.",
 )

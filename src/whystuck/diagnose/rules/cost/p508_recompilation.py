@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
+from whystuck.diagnose import codes
 from whystuck.diagnose.context.scene import Scene
+from whystuck.diagnose.logs.log_rule import tell_case
 from whystuck.diagnose.policy import Policy
 from whystuck.diagnose.traces.cost_rule import CostRule, Told, cite, name_who
 from whystuck.diagnose.traces.costs import name_share
@@ -31,6 +33,9 @@ class Recompilation(CostRule):
     first two of the job, as far as the device was idle meanwhile. `details`: `names` of what
     compiled, `steps` in which it did, `count`.
 
+    Of logs, from what torch prints with `TORCH_LOGS=recompiles`, where it also says that a function
+    was compiled as often as it may be (`hit config.recompile_limit`).
+
     ## False alarms
 
     The first step of an evaluation, or of a longer sequence, compiles once.
@@ -40,8 +45,9 @@ class Recompilation(CostRule):
     Find the guard that fails, and make what it guards constant, or mark it as dynamic.
     """
 
-    code = "P508"
+    code = codes.RECOMPILATION
     name = "recompilation"
+    needs = ("traces", "logs")
     remedies: ClassVar[tuple[str, ...]] = (
         "run with `TORCH_LOGS=recompiles` once: it prints the guard that failed",
         (
@@ -52,6 +58,7 @@ class Recompilation(CostRule):
 
     def check(self, scene: Scene, policy: Policy) -> Iterator[Finding]:
         """Yield a finding when steady steps compile."""
+        yield from (tell_case(self, case) for case in scene.story.of(self.code))
         facts = scene.traces
         cost, rows = facts.compilation, facts.is_recompilation
         if cost.impact < policy.cost_note_share:

@@ -26,6 +26,9 @@ class CompileDivergence(SuspectRule):
     as where the job stands, and the finding is `possible`. `details.state` is `blocked`, `running`
     or `unknown`, `details.compiling` has all ranks that are in a compiler.
 
+    Of logs, from lines of compilers behind which a rank prints no more, and from what torch prints
+    with `TORCH_LOGS=recompiles`: only one rank compiled again when the wait of the others began.
+
     ## False alarms
 
     A long recompilation on one rank that ends by itself. A first compilation that works is H117.

@@ -30,7 +30,8 @@ _POD_ROW = re.compile(
 _STATE = re.compile(
     r"^\s{0,24}(?:[Ss]tate:\s{1,8}(?:\d{1,2}: )?[A-Z]|LnkSta:|link [a-z]\w{1,30}/\d"
     r"|(?:Max|Current)\s{2,40}: |[a-z]\w{1,30} port \d{1,2} ==> |\d{1,3}, |State:\t[A-Z] \("
-    # what ethtool, ip and mlxlink tell of a link
+    # what ethtool, ip, mlxlink and hccn_tool tell of a link
+    r"|link status: (?:UP|DOWN)"
     r"|Link detected: |(?:\d{1,4}: )?[a-z][\w.@-]{1,40}:?\s.{0,60}?<NO-CARRIER,"
     r"|(?:DOWN|ACTIVE|INIT|ARMED)\s*$"
     r"|Width {4,40}: "
@@ -55,7 +56,7 @@ _CARD = r"(?:mlx[45]_|hfi1_|bnxt_re|irdma|rdma|roce|ib|eth|en[ops])\w{1,12}"
 # What shows the state of the host that it runs on.
 _LOOK = re.compile(
     r"(?:sudo )?(?:dmesg|journalctl|ibstat|ibstatus|mlxlink|lspci|systemctl|nvidia-smi|rocm-smi"
-    r"|ps |top\b|ibdev2netdev|ibv_devinfo|perfquery|for |rdma |ethtool |ip |cat /sys/"
+    r"|ps |top\b|ibdev2netdev|ibv_devinfo|perfquery|for |rdma |ethtool |ip |hccn_tool |cat /sys/"
     r"|\w{1,10} .{0,200}(?:/var/log/|/sys/fs/cgroup/|/sys/class/infiniband/))"
 )
 _WORDS = r"(?:dmesg|journalctl|kernel|kern\.log|syslog|/var/log/messages)"

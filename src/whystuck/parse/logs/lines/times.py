@@ -40,7 +40,7 @@ _FABRIC = re.compile(rf"({MONTH}) +(\d\d?) (\d{{4}}) (\d\d):(\d\d):(\d\d)")
 _SYSLOG = re.compile(rf"({MONTH}) +(\d\d?) (\d\d):(\d\d):(\d\d)(?:\.(\d{{1,9}}))?")
 _MAIL = re.compile(rf"(\d\d?) ({MONTH}) (\d{{4}}) (\d\d):(\d\d):(\d\d)(?: ([+-]\d{{4}}))?")
 _SLASHED = re.compile(r"(\d\d)/(\d\d)/(\d{4})[ ,-]+(\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?")
-_GLOG = re.compile(r"[IWEF](\d\d?)(\d\d) (\d\d):(\d\d):(\d\d)\.(\d{6,9})")
+_GLOG = re.compile(r"[VIWEF](\d\d?)(\d\d) (\d\d):(\d\d):(\d\d)\.(\d{6,9})")
 _UPTIME = re.compile(r"(?<!\d)(\d+)\.(\d{3,9})")
 
 Lack = Literal["", "year", "boot"]

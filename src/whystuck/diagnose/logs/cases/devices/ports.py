@@ -12,6 +12,8 @@ from whystuck.evidence.finding import Confidence
 from whystuck.evidence.logs.lines import LogEvent
 
 _ACTIVE, _OFF = "active", "disabled"
+# The network of Ascend devices, each of which has a port of its own.
+NPU_LAYER = "npu"
 _SETTING_UP = {"init", "initializing", "armed"}
 # Nearer to a cause than that ranks waited, or that a transfer was given up.
 _TIER = WAIT - 2
@@ -29,7 +31,8 @@ class _Port:
 
     @property
     def name(self) -> str:
-        return f"{self.event.groups['card']}:{self.event.groups['port']}"
+        card, port = self.event.groups["card"], self.event.groups["port"]
+        return f"{card}:{port}" if port else card
 
     @property
     def state(self) -> str:
@@ -131,6 +134,11 @@ def _lags(port: _Port, ports: Sequence[_Port]) -> bool:
 
 
 def _advise(port: _Port) -> tuple[str, ...]:
+    if port.event.groups["layer"] == NPU_LAYER:
+        device = port.name.removeprefix("npu") or "N"
+        return (
+            f"hccn_tool -i {device} -link_stat -g   # on that host; then its module and switch",
+        )
     if port.state in _SETTING_UP:
         return ("`sminfo` on that host: a port that stays so has no subnet manager",)
     return (

@@ -14,6 +14,7 @@ from whystuck.diagnose.algorithms.failures.rendezvous import (
 from whystuck.diagnose.logs.cases.network.absent_nodes import find_nodes_missing, has_store
 from whystuck.diagnose.logs.cases.network.card_pairs import find_card_pair
 from whystuck.diagnose.logs.cases.network.loopbacks import find_loopback
+from whystuck.diagnose.logs.cases.network.npu_pairs import find_npu_pair
 from whystuck.diagnose.logs.cases.network.rendezvous_lines import (
     Answer,
     Told,
@@ -66,6 +67,7 @@ def make_rendezvous(view: LogView) -> Iterator[Case]:
         details={"kind": answer.kind, **answer.details},
         remedies=answer.remedies,
         scope=frozenset(told.find_ranks(meeting.failures)),
+        entails=answer.entails,
     )
 
 
@@ -373,6 +375,7 @@ _FINDERS: tuple[Callable[[Told], Answer | None], ...] = (
     _find_foreign,
     find_loopback,
     find_card_pair,
+    find_npu_pair,
     _find_peers,
     _find_unreached,
     _find_missing,

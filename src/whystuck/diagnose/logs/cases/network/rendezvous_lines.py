@@ -67,6 +67,8 @@ class Answer:
     confidence: Confidence = Confidence.LIKELY
     details: dict[str, Any] = field(default_factory=dict)
     remedies: tuple[str, ...] = ()
+    # Lines of other cases that are about the same.
+    entails: tuple[LogEvent, ...] = ()
 
 
 def listen(view: LogView) -> Told:

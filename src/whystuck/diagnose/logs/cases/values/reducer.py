@@ -59,6 +59,10 @@ class _Told:
     indices: dict[int, tuple[int, ...]] = field(default_factory=dict)
     # What a rank has in place of what the others have: a number of parameters, or a size.
     has: dict[int, str] = field(default_factory=dict)
+    # A complaint of numbers of parameters, and the last rank of which one tells that it is the
+    # first to have another number than so.
+    counts: re.Match[str] | None = None
+    first: tuple[int, str] = (0, "")
 
     def take(self, text: str, rank: int) -> None:
         """Read what one line, or one message of several lines, says."""
@@ -81,6 +85,8 @@ class _Told:
             self.has[int(match[1])] = match[3]
         if match := _COUNTS.search(text):
             self.has |= {int(match[1]): match[2], int(match[3]): match[4]}
+            self.counts = self.counts or match
+            self.first = max(self.first, (int(match[3]), match[2]))
 
     @property
     def is_same(self) -> bool:
@@ -149,10 +155,13 @@ def _find_culprits(view: LogView, kind: str, told: _Told) -> tuple[int, ...]:
     """Return the ranks that differ from the others; none where all are alike."""
     if kind == _SHAPES and (odd := _find_odd_models(view, told)):
         return odd
+    if kind == _SHAPES and told.counts:
+        return ()  # all ranks complain of it, whoever of them is odd
     ranks = told.ranks
     if not ranks or view.is_everywhere(ranks) or len(view.ranks) < 2:  # noqa: PLR2004
         return ()
-    if kind == _SHAPES and 2 * len(ranks) >= len(view.ranks):
+    heard = view.told_ranks.union(*(file.ranks for file in view.files)) - {-1}
+    if kind == _SHAPES and 2 * len(ranks) >= len(heard):
         return ()  # of two sides of one size, either may be wrong
     return tuple(sorted(ranks))
 
@@ -160,13 +169,18 @@ def _find_culprits(view: LogView, kind: str, told: _Told) -> tuple[int, ...]:
 def _find_odd_models(view: LogView, told: _Told) -> tuple[int, ...]:
     """Return the ranks whose model is not that of most, by what each has.
 
-    Each rank but rank 0 compares its sizes with those of rank 0, which has nothing to say.
+    Each rank but rank 0 compares its sizes with those of rank 0, which has nothing to say. A rank
+    compares its number of parameters with that of each rank in turn, and tells of the first that
+    has another one: those before it have the same.
     """
     has = dict(told.has)
+    rank, number = told.first
+    if rank < view.world_size:
+        has = dict.fromkeys(range(rank), number) | has
     if told.indices and set(has) == view.ranks - {0}:
         has[0] = ""  # another one than theirs
     value, count = Counter(has.values()).most_common(1)[0] if has else ("", 0)
-    if 2 * count <= max(len(has), len(view.ranks)):
+    if 2 * count <= max(len(has), len(view.ranks), view.world_size):
         return ()
     return tuple(sorted(rank for rank, other in has.items() if other != value))
 
@@ -179,9 +193,7 @@ def _summarise(kind: str, told: _Told, ranks: tuple[int, ...]) -> str:
         return f"{names or 'parameters'} got no gradient {who}{same}"
     if kind == _TWICE:
         return f"{names or 'a parameter'} was ready twice in one backward pass, {who}"
-    counts = next(
-        (match for item in told.exceptions if (match := _COUNTS.search(item.message))), None
-    )
+    counts = told.counts
     if counts and ranks:
         number = told.has[ranks[0]]
         verb = "has" if len(ranks) == 1 else "have"

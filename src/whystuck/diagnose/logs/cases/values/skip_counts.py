@@ -1,11 +1,13 @@
 """V503 by the counts that loops print: how many steps a scaler has left out so far, and its scale.
 
 One of both is enough: a count that grows with each step up to the end of a log, or a scale far
-below 1 that never grows again. The search of a new scaler leaves out few steps, and ends above 1.
+below 1 that never grows again. The search of a new scaler leaves out few steps, and ends above 1;
+where steps are left out and the scale stays, it is as small as it may be, and the search is over.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -41,7 +43,14 @@ _COUNT = re.compile(
 )
 # Megatron counts those since the line before.
 _SINCE = re.compile(r"\bnumber of skipped iterations: {1,4}(\d{1,9})\b")
-_STEP = re.compile(r"\b(?:global_)?(?:step|iteration|iter|update)s?['\"]?[ :=/]{1,12}(\d{1,12})\b")
+# A loop that tells of each step whether it was made.
+_NOT_MADE = re.compile(r"\b(?:stepped(?:=|: ?| )False|skipped(?:=|: ?| )True)\b")
+# So many steps in a row are not left out at one scale that can be lowered: scalers wait for one or
+# two more at most.
+_AT_FLOOR = 4
+_STEP = re.compile(
+    r"\b(?:global_)?(?:step|iteration|iter|it|update)s?['\"]?[ :=/]{1,12}(\d{1,12})\b"
+)
 _NEXT_RUN = "whystuck run --inspect finite -- COMMAND   # names the rank and the op where it begins"
 
 
@@ -78,7 +87,7 @@ def _make_case(points: Sequence[_Point], run: Sequence[_Point]) -> Case:
         parts.append(
             f"{skipped} of the {end.step - begin.step} steps since {begin.step} were left out"
         )
-    if scales and scales[-1] < _LEAST_SCALE:
+    if scales and scales[-1] < max(_LEAST_SCALE, *scales):
         parts.append(f"the scale of the loss fell from {max(scales):g} to {scales[-1]:g}")
     details = {"reason": "falling", "skipped": skipped}
     if scales:
@@ -99,6 +108,7 @@ def _make_case(points: Sequence[_Point], run: Sequence[_Point]) -> Case:
 def _read_points(events: Sequence[LogEvent]) -> list[_Point]:
     points: list[_Point] = []
     total = 0
+    last: tuple[int, float] | None = None
     for event in events:
         text = event.text
         scale = _SCALE.search(text)
@@ -111,8 +121,30 @@ def _read_points(events: Sequence[LogEvent]) -> list[_Point]:
             skipped = total
         elif told := of or count:
             skipped = int(told[1])
+        elif _NOT_MADE.search(text) and steps is not None and scale:
+            now = steps, float(scale[1])
+            total += _count_halvings(last, now) if last else 0
+            skipped, last = total, now
         points.append(_Point(event, steps, skipped, float(scale[1]) if scale else None))
     return points
+
+
+def _count_halvings(one: tuple[int, float], other: tuple[int, float]) -> int:
+    """Return the number of steps between two, where the scale was halved in each, else 0.
+
+    That an optimizer was not stepped alone says nothing: gradients may be added up over steps.
+    """
+    if not 0.0 < other[1] < one[1]:
+        return 0
+    steps = other[0] - one[0]
+    return steps if steps > 0 and math.isclose(math.log2(one[1] / other[1]), steps) else 0
+
+
+def _is_at_floor(run: Sequence[_Point]) -> bool:
+    """Tell whether the last steps were left out at a scale that was not lowered for it."""
+    earlier, later = run[-2:]
+    skips = (later.skipped or 0) - (earlier.skipped or 0)
+    return earlier.scale is not None and earlier.scale == later.scale and skips >= _AT_FLOOR
 
 
 def _find_run(points: Sequence[_Point]) -> list[_Point]:
@@ -130,7 +162,8 @@ def _find_run(points: Sequence[_Point]) -> list[_Point]:
     skipped = (run[-1].skipped or 0) - (run[0].skipped or 0)
     last = run[-1].scale
     is_low = last is not None and last < _LEAST_SCALE
-    return run if skipped > _SEARCHED or (is_low and skipped >= _LEAST_POINTS) else []
+    is_over = (is_low and skipped >= _LEAST_POINTS) or _is_at_floor(run)
+    return run if skipped > _SEARCHED or is_over else []
 
 
 def _find_low(points: Sequence[_Point]) -> list[_Point]:

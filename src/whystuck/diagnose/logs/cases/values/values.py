@@ -36,6 +36,11 @@ _LEAST, _SURE = 2, 3
 _MAX_LINES = 6
 # What a rank found in values of its own, before ranks added them up.
 _LOCAL = re.compile(r"\blocal\b")
+# The last line of a traceback, which may stand alone; and who raised it, in the message.
+_RAISED = re.compile(
+    r"^\s{0,8}(?:[\w.@\[-]{1,60}[:\]]{1,2} ?)?(?:\w{1,60}\.){0,6}\w{0,60}(?:Error|Exception): "
+)
+_NAMED = re.compile(r"\b[Rr]ank (\d{1,7})(?:: |, (?:node|device) )")
 # Values of several ranks in one line: `r3 loss 2.1 | r4 loss nan`, `rank 3: 0.7, rank 4: inf`.
 _CELL = re.compile(
     r"(?<!\w)(?:rank|rk?)[ =:#_]?(\d{1,6})[ =:]{1,3}(?:[a-z][\w/]{0,20}[ =:]{1,2})?"
@@ -58,13 +63,12 @@ def make_not_finite(view: LogView) -> Iterator[Case]:
         if is_said(event) and not _OF_CHECK.search(event.text) and not _LEFT_OUT.search(event.text)
     ]
     exceptions = find_exceptions(view, events) or _find_checks(view, events)
-    stops = [event for event in events if _STOPS.search(event.text)]
+    stops = [one for one in events if _STOPS.search(one.text) or _RAISED.match(one.text)]
     count = sum(event.count for event in events)
     if not (exceptions or stops or count >= _LEAST):
         return
     ranks, others = _choose(view, events)
-    own = tuple(item for item in exceptions if _LOCAL.search(item.message))
-    if not ranks and len(raising := list_ranks(own)) == 1:
+    if not ranks and len(raising := _list_local(events, exceptions)) == 1:
         ranks = raising
     has_nan = any(_NAN.search(event.text) for event in events)
     is_end = bool(exceptions or stops)
@@ -108,6 +112,23 @@ def _choose(view: LogView, events: Sequence[LogEvent]) -> tuple[tuple[int, ...],
     ranks = list_ranks(events)
     others = tuple(sorted(finite - set(ranks)))
     return (ranks, others) if len(ranks) == 1 and others else ((), ())
+
+
+def _list_local(
+    events: Sequence[LogEvent], exceptions: Sequence[PythonException]
+) -> tuple[int, ...]:
+    """List the ranks that raised for what they found in values of their own.
+
+    A message that names its rank tells it: a label may be lost, or be that of a host.
+    """
+    told = [(item.rank, item.message) for item in exceptions]
+    told += [(event.rank, event.text) for event in events if _RAISED.match(event.text)]
+    found = set[int]()
+    for rank, text in told:
+        if _LOCAL.search(text):
+            named = _NAMED.search(text)
+            found.add(int(named[1]) if named else rank)
+    return tuple(sorted(found - {-1}))
 
 
 def _find_checks(view: LogView, events: Sequence[LogEvent]) -> tuple[PythonException, ...]:

@@ -86,6 +86,8 @@ _SAID = re.compile(
     r"(?:.{1,20}?\b[Pp]hys(?:ical)?[ _]state[: ]{1,2}(?:is )?(?:\d: )?([A-Za-z_]{3,40}))?"
 )
 _SAID_ON = re.compile(r"\b(?:on|of|at) (?:node |host )?(?=[\w.]*[\d-])([A-Za-z][\w.-]{1,62})")
+# The card of which a command asks; `grep` may leave out the heading of what it answers.
+_SHOWN = re.compile(rf"\b(?:ibstat(?:us)?|ibv_devinfo -d) ({_CARD})(?:\s|$)")
 # `100 Gb/sec (1X NDR)`; `ibstat` prints the number alone.
 _RATE = re.compile(r"^(\d{1,4}(?:\.\d)?)(?: Gb/sec \((\d{1,2})X\b|\s*$)")
 
@@ -117,8 +119,9 @@ class PortReader:
 
     def _read_port(self, line: LogLine, row: int, *, is_mark: bool) -> Iterator[TabledSeen]:
         text = line.text
-        if is_mark and (match := _ASKED.search(text)):
-            self._card, self._port, self._now, self._left = match[1], "1", None, _MAX_ASKED
+        if is_mark and (match := _find_command(text)):
+            self._card, self._port, self._now = match[1], "1", None
+            self._left = _MAX_ASKED if match.re is _ASKED else _MAX_STRANGERS
         elif is_mark and (match := _RATED.match(_join_file(line))):
             port = match["port"] or match["at"] or "1"
             told = {"card": match["card"], "port": port, "state": "active", "physical": ""}
@@ -192,6 +195,13 @@ class PortReader:
                 self._now |= {"rate": rate[1]} | ({"lanes": rate[2]} if rate[2] else {})
         elif name and self._now is not None and value is not None:
             self._now[name] = value[1].lower()
+
+
+def _find_command(text: str) -> re.Match[str] | None:
+    """Find the card of which a command asks; what a sentence says of one is no command."""
+    if match := _ASKED.search(text):
+        return match
+    return None if _SAID.search(text) else _SHOWN.search(text)
 
 
 def _tell_link(line: LogLine, row: int, port: tuple[str, str], state: str) -> TabledSeen:

@@ -52,6 +52,11 @@ _SENTENCE = re.compile(
     r"(?<!\bvs)(?<!\bcf)(?<!\.[eg])(?<!\bresp)(?<!\bincl)[.!?;][)\"']?\s{1,4}(?=\S)"
 )
 _MOST_SAID = 200
+_DUMPED = re.compile(
+    r"\b(?:py-?spy|pystack|gdb|stacks?|dump(?:ed)?|(?:back)?trace)\b.{0,120}?\brank[ _:=#]{0,2}\d",
+    re.IGNORECASE,
+)
+_NUMBERED = re.compile(r"\branks?[ _:=#]{0,2}[\[(]?\d", re.IGNORECASE)
 
 
 # A comment behind a command that begins with whose it is: `# rank 2, the others are in backward`.
@@ -63,11 +68,20 @@ _COMMENT = re.compile(
 
 
 def cut_sentence(text: str, writer: int) -> str:
-    """Return the part of a line that leads to what stands below: a comment, the last sentence."""
+    """Return the sentence of a line that says whose stack stands below, or else the line.
+
+    It is the last one, where that leads to what stands below, or the first one, where that tells of
+    a dump and the others name no rank: `# dump of an hour ago, rank 2. The others are idle`. Behind
+    a command, it is the beginning of the comment.
+    """
     if COMMAND.search(text) and (comment := _COMMENT.search(text)):
         return text[: comment.end()]
-    if writer != UNKNOWN_RANK or not text.rstrip().endswith(":"):
+    if writer != UNKNOWN_RANK:
         return text
+    if not text.rstrip().endswith(":"):
+        end = _SENTENCE.search(text, 0, _MOST_SAID)
+        is_led = end is not None and _DUMPED.search(text, 0, end.start()) is not None
+        return text[: end.start()] if end and is_led and len(_NUMBERED.findall(text)) == 1 else text
     begin = max(0, len(text) - _MOST_SAID)
     ends = [match.end() for match in _SENTENCE.finditer(text, begin)]
     last = text[ends[-1] :] if ends else ""

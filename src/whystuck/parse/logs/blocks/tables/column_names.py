@@ -32,7 +32,7 @@ _WORK = re.compile(
     r"|seq[ _]?len(?:gth)?|layers?|(?:micro[ _]?)?batch(?:es|[ _]size)|m?bs)",
     re.IGNORECASE,
 )
-_OF_WEIGHTS = r"(?:param\w*|weights?|model|state(?:[ _]?dict)?|theta|\u03b8)"
+_OF_WEIGHTS = r"(?:param\w{0,20}|weights?|model|state(?:[ _]?dict)?|theta|\u03b8)"
 _HASHES = r"(?:hash|checksum|crc(?:32)?|md5|sha\d{0,3}|digest|fingerprint)"
 # Of a hash, people show some digits: `sha1[:8]`, `md5(8)`, `hash[0:12]`.
 _DIGITS = r"(?: ?\[\d{0,2}:\d{0,2}\]| ?\(\d{1,2}\))?"
@@ -79,6 +79,12 @@ _SAID_SUM = re.compile(
     r"|digests?|crc(?:32)?|md5|sha(?:1|256))\b|\b(?:hash(?:es)?|fingerprints?|digests?|crc(?:32)?"
     rf"|md5|sha(?:1|256)|sums?|norma?s?)\b.{{0,40}}?(?:{_WEIGHTS}|\bmodel state\b)"
     r"|\bsum (?:of |over )?\(?\|\w{1,12}\|",
+    re.IGNORECASE,
+)
+# `sum layers.3.fc.weight`, `layers.3.fc.bias abs mean`
+_OF_ONE = re.compile(
+    r"\b(?:sum|mean|norm|std|l[12]|hash|crc)\b.{0,80}?\.(?:weight|bias)\b"
+    r"|\.(?:weight|bias)\b.{0,20}?\b(?:sum|mean|norm|std|l[12]|hash|crc)\b",
     re.IGNORECASE,
 )
 # A sum of what each rank has of its own, and of files.
@@ -159,6 +165,12 @@ def tells_sums(above: Iterable[str]) -> bool:
     return any(
         _SAID_SUM.search(text) is not None and _NO_SUM.search(text) is None for text in above
     )
+
+
+def names_sum(text: str) -> bool:
+    """Whether a text names a sum over weights, or over a parameter, that ranks have alike."""
+    is_named = _SUM.search(text) or _OF_ONE.search(text) or _SAID_SUM.search(text)
+    return is_named is not None and _NO_SUM.search(text) is None
 
 
 def find_said_phase(above: Iterable[str]) -> str:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 
 from whystuck.evidence.ranks import MAX_RANK
-from whystuck.parse.logs.blocks.tables.column_names import tells_sums
+from whystuck.parse.logs.blocks.tables.column_names import names_sum, tells_sums
 from whystuck.parse.logs.blocks.tables.tabled import MAX_STRANGERS, TabledSeen
 from whystuck.parse.logs.lines.lines import LogLine
 
@@ -23,18 +23,24 @@ _SUMS = (
     *(b"param norm", b"parameter norm", b"sum of |", b"sum of all", b"sum over all", b"ingerprint"),
     b"hashes of ",
 )
-VALUE_MARKS = _SUMS + tuple(
-    word + b" " + members
-    for word in (b"across the", b"across all", b"across", b"between the", b"between")
-    for members in _MEMBERS
+# The second of several ranks in one line.
+_SECOND = (b" r1=", b" r1:", b" rank1=", b" rank1:")
+VALUE_MARKS = (
+    *_SUMS,
+    *(
+        word + b" " + members
+        for word in (b"across the", b"across all", b"across", b"between the", b"between")
+        for members in _MEMBERS
+    ),
+    *_SECOND,
 )
 _HEAD = re.compile(
     r"\b(?:across|between)(?: the| all)? (?:workers|ranks|replicas)\s{0,2}:\s{0,8}$", re.IGNORECASE
 )
 # Of several ranks in one line: `r0 8f1c22d0  r1 8f1c22d0`
 _CELL = re.compile(
-    r"(?<![\w.])(?:rank[ _]?|r)(\d{1,7})[ :=]{1,3}([0-9a-f]{6,64}|[-+]?\d{1,20}\.\d{3,20})"
-    r"(?![\w.])",
+    r"(?<![\w.])(?:rank[ _]?|r)(\d{1,7})[ :=]{1,3}([0-9a-f]{6,64}"
+    r"|[-+]?\d{1,20}\.\d{3,20}(?:e[-+]?\d{1,3})?)(?![\w.])",
     re.IGNORECASE,
 )
 _LEAST_CELLS = 3
@@ -43,6 +49,7 @@ _WHAT = re.compile(
     r"\b(?:grad|param|weight|model|state|loss|norm|checksum|hash|sum)", re.IGNORECASE
 )
 _BEFORE = 80
+_MOST = 200
 _VALUE = r"([-+]?\d[\d.]{0,30}(?:e[-+]?\d{1,3})?|[0-9a-f]{6,64}|-?nan|-?inf)"
 _ROW = re.compile(
     rf"^[\s|]{{0,12}}(?:rank|worker)\s{{0,6}}(\d{{1,7}})\s?[=:|]\s{{0,4}}{_VALUE}\b", re.IGNORECASE
@@ -70,7 +77,7 @@ class ValueReader:
         """Take a line; yield the value that it tells."""
         if is_mark and (what := _find_what(line.text)):
             self._begin, self._what, self._strangers, self._is_wide = row, what, 0, False
-        elif self._begin and self._is_wide and (cells := _CELL.findall(line.text)):
+        elif cells := self._find_cells(line.text, is_mark=is_mark):
             self._strangers = 0
             # Each line compares the ranks at one step.
             groups = {"table": str(row), "what": self._what}
@@ -88,6 +95,16 @@ class ValueReader:
             self._strangers += 1
             if self._strangers > MAX_STRANGERS:
                 self._begin = 0
+
+    def _find_cells(self, text: str, *, is_mark: bool) -> list[tuple[str, str]]:
+        """Find the values of ranks in one line, below a heading or behind words like one."""
+        if self._begin and self._is_wide:
+            return _CELL.findall(text)
+        first = _CELL.search(text) if is_mark else None
+        is_told = first is not None and names_sum(
+            text[max(0, first.start() - _MOST) : first.start()]
+        )
+        return _CELL.findall(text) if is_told else []
 
 
 def _find_what(text: str) -> str:

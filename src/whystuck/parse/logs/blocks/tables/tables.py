@@ -24,6 +24,7 @@ from whystuck.parse.logs.blocks.machines.device_tables import CLOCK_MARKS, Devic
 from whystuck.parse.logs.blocks.machines.file_sizes import SIZE_MARKS, SizeReader
 from whystuck.parse.logs.blocks.machines.host_times import HOST_MARKS, HostTimeReader
 from whystuck.parse.logs.blocks.machines.limit_rows import LIMIT_MARKS, LimitReader
+from whystuck.parse.logs.blocks.machines.npu_links import NPU_LINK_MARKS, NpuLinkReader
 from whystuck.parse.logs.blocks.machines.pair_matrix import MATRIX_MARKS, MatrixReader
 from whystuck.parse.logs.blocks.machines.pair_rows import PAIR_MARKS, PairReader
 from whystuck.parse.logs.blocks.machines.pair_tests import PAIR_TEST_MARKS, PairTestReader
@@ -63,6 +64,7 @@ _READERS: tuple[tuple[tuple[bytes, ...], Callable[[], RowReader]], ...] = (
     (PROCESS_MARKS, ProcessReader),
     (WAIT_MARKS, WaitReader),
     (PORT_MARKS, PortReader),
+    (NPU_LINK_MARKS, NpuLinkReader),
     (PCIE_MARKS, PcieReader),
     (ERROR_MARKS, PortErrorReader),
     (RECORDER_MARKS, RecorderReader),

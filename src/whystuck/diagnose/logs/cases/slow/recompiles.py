@@ -1,0 +1,103 @@
+"""P508 and H119 by what torch prints of code that it compiles again (TORCH_LOGS=recompiles)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from whystuck.diagnose import codes
+from whystuck.diagnose.logs.cases.parts import WAITS, find_time, is_said, list_ranks
+from whystuck.diagnose.logs.story import BUSY, NOTE, Case
+from whystuck.diagnose.logs.view import LogView
+from whystuck.evidence.finding import Confidence
+from whystuck.evidence.logs.lines import LogEvent
+from whystuck.evidence.ranks import name_ranks
+
+_MAX_LINES = 6
+_LIMIT = "torch._dynamo hit config."
+_NS_PER_MS = 1_000_000
+# A wait for a rank that compiles begins when the others come to the next collective: in the same
+# step, or shortly before the rank prints that it begins.
+_BEFORE_NS, _AFTER_NS = 120_000_000_000, 30_000_000_000
+_ADVICE = (
+    (
+        "make what the guard compares a tensor or a constant, or mark the size that changes: "
+        "`torch._dynamo.mark_dynamic(x, 0)`, `torch.compile(..., dynamic=True)`"
+    ),
+)
+
+
+def make_recompiles(view: LogView) -> Iterator[Case]:
+    """Make the case of a function that is compiled again and again, or while others wait for it."""
+    told = [event for event in view.list_signatures("dynamo.recompile") if is_said(event)]
+    if not told:
+        return
+    waits = [event for event in view.list_signatures(*WAITS) if is_said(event)]
+    if waits:
+        yield from _make_awaited(told, waits)
+    else:
+        yield from _make_repeated(view, told)
+
+
+def _make_awaited(told: Sequence[LogEvent], waits: Sequence[LogEvent]) -> Iterator[Case]:
+    """Make the case of the one rank that compiled when the wait of others began.
+
+    A rank prints when it begins, and never when it is done: so only the time tells which of several
+    it was, and where several compiled, all of them may have.
+    """
+    (rank, *others), waiting = list_ranks(told) or (-1,), set(list_ranks(waits))
+    last = told[-1]
+    begun = [_find_begin(event) for event in waits]
+    is_then = last.time is not None and any(
+        one is not None
+        and event.time is not None
+        and event.time.clock == last.time.clock
+        and -_AFTER_NS <= one - last.time.ns <= _BEFORE_NS
+        for event, one in zip(waits, begun, strict=True)
+    )
+    if rank < 0 or others or rank in waiting or not is_then:
+        return
+    yield Case(
+        code=codes.COMPILE_DIVERGENCE,
+        summary=f"rank {rank} compiled {last.groups['func']} again ({last.groups['place']}), which "
+        f"no other rank says: {name_ranks(sorted(waiting)) if waiting else 'others'} waited from "
+        "then on until the time limit",
+        tier=BUSY,
+        ranks=(rank,),
+        victims=tuple(sorted(waiting - {-1})),
+        lines=(*told[-2:], *waits[:2]),
+        time=find_time(waits),
+        confidence=Confidence.LIKELY,
+        details={"state": "running"},
+        remedies=_ADVICE,
+    )
+
+
+def _find_begin(event: LogEvent) -> int | None:
+    """Return when a wait began that ran into its limit, in ns."""
+    limit = event.groups.get("ms") or event.groups.get("to") or ""
+    if event.time is None or not limit.isdecimal():
+        return None
+    return event.time.ns - int(limit[:12]) * _NS_PER_MS
+
+
+def _make_repeated(view: LogView, told: Sequence[LogEvent]) -> Iterator[Case]:
+    """Make the case of a function that was compiled as often as it may be.
+
+    Who asks torch to tell of it looks for what it costs; without that, the limit says little.
+    """
+    compiles = view.list_signatures("progress.compile")
+    limits = [event for event in compiles if _LIMIT in event.text]
+    if not limits:
+        return
+    last = told[-1]
+    yield Case(
+        code=codes.RECOMPILATION,
+        summary=f"{last.groups['func']} ({last.groups['place']}) is compiled again and again, up "
+        "to the limit: a step in which its guard fails takes as long as the compiler does",
+        tier=NOTE,
+        lines=(*told[-2:], *limits[:_MAX_LINES]),
+        time=find_time(limits),
+        confidence=Confidence.LIKELY,
+        details={"names": sorted({event.groups["func"] for event in told})[:_MAX_LINES]},
+        remedies=_ADVICE,
+    )

@@ -1,0 +1,130 @@
+"""Ranks on Ascend devices that wait for a link, and links that `hccn_tool` shows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.logs.test_told import first_of, say
+
+from whystuck.evidence.finding import Severity
+
+RAISED = "[rank{0}]: RuntimeError: [ERROR] HCCL error in: torch_npu/csrc/distributed/PG.cpp:71"
+WAITED = (
+    "[rank{0}]: [PID: 400{0}] 2025-03-02-07:10:11.120.331 Communication_Error_Get_Socket(EI0006): "
+    "Getting socket times out. Reason: Remote Rank did not send the data in time."
+)
+LINK = (
+    "        Transport init error. Reason: [Create][DestLink]Create Dest error! createLink "
+    "para:rank[{0}]-localUserrank[{1}]-localIpAddr[10.4.0.{1}/0], "
+    "dst_rank[{2}]-remoteUserrank[{3}]-remote_ip_addr[10.4.0.{3}/0]"
+)
+
+
+def wait(rank: int, peer: int, level: int = 0) -> list[str]:
+    """Write what a rank prints that could not make a link to another one."""
+    link = LINK.format(rank + level, rank, peer + level, peer)
+    return [RAISED.format(rank), WAITED.format(rank), "        TraceBack:", link]
+
+
+LOOP = (
+    "[ops@np-07 ~]$ for i in 0 1 2; do echo npu $i; hccn_tool -i $i -link -g; "
+    "hccn_tool -i $i -ip -g | head -1; done"
+)
+LOOPED = [
+    *(LOOP, "npu 0", "link status: UP", "ipaddr:10.4.0.8"),
+    *("npu 1", "link status: DOWN", "ipaddr:10.4.0.9", "npu 2", "link status: UP"),
+    "ipaddr:10.4.0.10",
+]
+ASKED = [
+    "np-07:~# hccn_tool -i 1 -ip -g",
+    *("ipaddr:10.4.0.9", "netmask:255.255.0.0"),
+    *("np-07:~# hccn_tool -i 1 -link -g", "link status: DOWN"),
+    *("np-07:~# hccn_tool -i 2 -link -g", "link status: UP"),
+]
+
+
+@pytest.mark.parametrize("shown", [LOOPED, ASKED], ids=["loop", "asked"])
+def test_rank_whose_link_is_down_is_named_by_those_that_wait_for_it(
+    tmp_path: Path, shown: list[str]
+) -> None:
+    finding = first_of(say(tmp_path, *wait(0, 9), *wait(3, 9), *shown))
+
+    assert (finding.code, finding.culprits.ranks) == ("H121", [9])
+    assert finding.culprits.nodes == ["np-07"]
+    assert "npu1" in finding.summary
+
+
+def test_rank_for_which_all_wait_is_named_without_its_link(tmp_path: Path) -> None:
+    finding = first_of(say(tmp_path, *wait(2, 5), *wait(4, 5)))
+
+    assert (finding.code, finding.culprits.ranks) == ("H121", [5])
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        pytest.param([*wait(0, 9), *wait(9, 0)], id="each-other"),
+        pytest.param([*wait(1, 2), *wait(2, 3), *wait(4, 5)], id="several"),
+        pytest.param(wait(1, 7, level=2), id="other-numbers"),
+        pytest.param(wait(1, 7)[1:3], id="no-link"),
+        pytest.param([line.replace("[rank1]: ", "") for line in wait(1, 7)], id="no-writer"),
+    ],
+)
+def test_ranks_that_wait_for_links_are_not_named(tmp_path: Path, lines: list[str]) -> None:
+    finding = first_of(say(tmp_path, *lines))
+
+    assert (finding.code, finding.culprits.ranks) == ("H121", [])
+
+
+@pytest.mark.parametrize(
+    ("told", "code"),
+    [
+        ("EI0002: The wait execution of the Notify register times out. Reason: none", "C211"),
+        ("EI0004: The ranktable or rank is invalid.", "C210"),
+        ("EJ0001: Failed to initialize the HCCP process. Reason: Maybe the last one runs.", "C210"),
+        ("[Error]: ERR02200 DIST call hccl api failed.", "C209"),
+    ],
+)
+@pytest.mark.parametrize(
+    "raised",
+    [
+        RAISED,
+        (
+            "[rank{0}]: RuntimeError: createHCCLComm:a/b/depend.ts:2186 HCCL function error: "
+            "HcclGetRootInfo(&hcclID), error code is 7"
+        ),
+    ],
+    ids=["error", "function"],
+)
+def test_what_torch_npu_raises_of_hccl_is_no_failure_of_its_rank(
+    tmp_path: Path, raised: str, told: str, code: str
+) -> None:
+    report = say(tmp_path, raised.format(2), f"[rank2]: {told}")
+
+    assert [one.code for one in report.findings if one.severity is not Severity.NOTE] == [code]
+    assert not any(one.culprits.ranks for one in report.findings)
+
+
+@pytest.mark.parametrize(("number", "code"), [(5, "C204"), (1, "C204"), (9, "C209"), (21, "C209")])
+def test_code_of_hccl_tells_whether_a_rank_failed_by_itself(
+    tmp_path: Path, number: int, code: str
+) -> None:
+    raised = "[rank1]: RuntimeError: HcclReduce:a/b.ts:2841 HCCL function error: HcclReduce"
+
+    assert first_of(say(tmp_path, f"{raised}, error code is {number}")).code == code
+
+
+def test_link_that_is_down_beside_others_is_told(tmp_path: Path) -> None:
+    notify = "[rank4]: EI0002: The wait execution of the Notify register times out."
+    finding = first_of(say(tmp_path, notify, *LOOPED))
+
+    assert (finding.code, finding.culprits.nodes) == ("N410", ["np-07"])
+    assert "npu1 " in finding.summary
+
+
+@pytest.mark.parametrize("state", ["UP", "UNKNOWN"])
+def test_links_that_are_up_are_no_finding(tmp_path: Path, state: str) -> None:
+    report = say(tmp_path, "step 4 loss 2.1", *(line.replace("DOWN", state) for line in LOOPED))
+
+    assert report.findings == []

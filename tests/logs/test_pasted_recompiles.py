@@ -1,0 +1,86 @@
+"""What torch prints of functions that it compiles again, and ranks that wait for it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.logs.test_told import first_of, say
+
+from whystuck.evidence.finding import Severity
+
+AGAIN = [
+    (
+        "{0}V0704 {1}.204000 3771 torch/_dynamo/guards.py:3006] [2/{2}] [__recompiles] Recompiling "
+        "function step in /w/net.py:61"
+    ),
+    (
+        "{0}V0704 {1}.204000 3771 torch/_dynamo/guards.py:3006] [2/{2}] [__recompiles]     "
+        "triggered by the following guard failure(s):"
+    ),
+    (
+        "{0}V0704 {1}.204000 3771 torch/_dynamo/guards.py:3006] [2/{2}] [__recompiles]     - 2/1: "
+        "self.length == 77"
+    ),
+]
+LIMIT = (
+    "{0}W0704 {1}.331000 3771 torch/_dynamo/convert_frame.py:964] [2/8] torch._dynamo hit "
+    "config.{2} (8)"
+)
+WAIT = (
+    "[rank{0}]:[E704 12:20:05.731100295 ProcessGroupNCCL.cpp:632] [Rank {0}] Watchdog caught "
+    "collective operation timeout: WorkNCCL(SeqNum=41, OpType=ALLREDUCE, NumelIn=8, NumelOut=8, "
+    "Timeout(ms)=600000) ran for 600004 milliseconds before timing out."
+)
+
+
+def again(at: str, *, count: int = 5, prefix: str = "") -> list[str]:
+    return [line.format(prefix, at, count) for line in AGAIN]
+
+
+@pytest.mark.parametrize("limit", ["recompile_limit", "cache_size_limit"])
+@pytest.mark.parametrize("prefix", ["", "[rank0]:", "n3: "])
+def test_function_that_is_compiled_up_to_the_limit(tmp_path: Path, limit: str, prefix: str) -> None:
+    lines = [*again("12:10:00", prefix=prefix), LIMIT.format(prefix, "12:11:00", limit)]
+    finding = first_of(say(tmp_path, "step 4 41.2s", *lines))
+
+    assert (finding.code, finding.culprits.ranks) == ("P508", [])
+    assert "step (/w/net.py:61)" in finding.summary
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [again("12:10:00"), [LIMIT.format("", "12:11:00", "recompile_limit")], again("12:10:00")[1:]],
+    ids=["once", "limit", "guard"],
+)
+def test_function_that_may_be_compiled_once_is_no_finding(tmp_path: Path, lines: list[str]) -> None:
+    assert say(tmp_path, "step 4 41.2s", *lines).findings == []
+
+
+def test_rank_that_compiled_when_the_others_began_to_wait(tmp_path: Path) -> None:
+    lines = [*again("12:10:01", prefix="[rank2]:"), WAIT.format(0), WAIT.format(1)]
+    finding = first_of(say(tmp_path, *lines))
+
+    assert (finding.code, finding.culprits.ranks) == ("H119", [2])
+    assert finding.victims.ranks == "0-1"
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        pytest.param(again("11:40:01", prefix="[rank2]:"), id="long-before"),
+        pytest.param(again("12:19:01", prefix="[rank2]:"), id="behind"),
+        pytest.param(again("12:10:01", prefix="[rank1]:"), id="waits"),
+        pytest.param(
+            [*again("12:10:01", prefix="[rank2]:"), *again("12:10:01", prefix="[rank3]:")],
+            id="several",
+        ),
+        pytest.param(again("12:10:01"), id="nobody"),
+    ],
+)
+def test_ranks_that_compiled_at_other_times_are_not_named(tmp_path: Path, lines: list[str]) -> None:
+    report = say(tmp_path, *lines, WAIT.format(0), WAIT.format(1))
+    told = [one for one in report.findings if one.severity is not Severity.NOTE]
+
+    assert [one.code for one in told] == ["C211"]
+    assert not told[0].culprits.ranks
