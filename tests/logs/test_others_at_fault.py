@@ -21,12 +21,12 @@ def run_out(rank: int = 2, asked: str = "1.96 GiB", held: str = "22.38 GiB", own
 
 
 @pytest.mark.parametrize("held", ["22.38 GiB", "2100.00 MiB", "1.96 GiB"])
-def test_where_another_process_holds_what_is_lacking_the_rank_is_its_victim(
+def test_where_another_process_holds_what_is_lacking_it_is_told_beside_the_rank(
     tmp_path: Path, held: str
 ) -> None:
     found = first_of(say(tmp_path, run_out(held=held), "[rank0]: step 12 loss 2.3"))
 
-    assert (found.code, found.culprits.ranks, found.victims.ranks) == ("C206", [], "2")
+    assert (found.code, found.culprits.ranks) == ("C206", [2])
     assert f"process 3310977 holds {held} of that device" in found.summary
     assert any("ps -o user,lstart,cmd -p 3310977" in one for one in found.remedies)
 

@@ -196,3 +196,49 @@ def test_rank_that_is_said_not_to_be_alike_is_not_seen(tmp_path: Path) -> None:
     report = say(tmp_path, *lines)
 
     assert report.coverage.ranks_seen == 1
+
+
+OBJECTS = [
+    'Thread 50{0} (idle): "MainThread"',
+    "    all_gather (torch/distributed/distributed_c10d.py:3130)",
+    "    {op} (torch/distributed/distributed_c10d.py:2841)",
+    "    wrapper (torch/distributed/c10d_logger.py:83)",
+    "    share_names (ev.py:31)",
+]
+SUMS = [
+    'Thread 50{0} (idle): "MainThread"',
+    "    all_reduce (torch/distributed/distributed_c10d.py:2501)",
+    "    wrapper (torch/distributed/c10d_logger.py:83)",
+    "    mean_of_ranks (ev.py:58)",
+]
+
+
+def show_objects(op: str) -> list[str]:
+    return [line.replace("{op}", op) for line in OBJECTS]
+
+
+@pytest.mark.parametrize("op", ["gather_object", "all_gather_object"])
+@pytest.mark.parametrize("odd", [0, 3])
+@pytest.mark.parametrize("head", ["rank {0}:", "== rank {0} =="])
+def test_rank_that_gathers_objects_alone_is_named(
+    tmp_path: Path, op: str, odd: int, head: str
+) -> None:
+    lines = []
+    for rank in range(4):
+        stack = show_objects(op) if rank == odd else SUMS
+        lines += [head.format(rank), *(line.format(rank) for line in stack[1:]), ""]
+
+    assert judge(tmp_path, *lines) == ("H105", [odd], Confidence.POSSIBLE)
+
+
+def test_rank_that_may_wait_for_another_one_or_is_one_of_few_is_not_named(
+    tmp_path: Path,
+) -> None:
+    sums = [line for rank in (0, 1, 3) for line in show(rank, SUMS)]
+    # The ranks that others gather from are past the call at once.
+    inside = [line for line in show_objects("gather_object") if "all_gather" not in line]
+    assert judge(tmp_path, *sums, *show(2, inside))[1] == []
+    pair = [*show(0, SUMS), *show(1, SUMS), *show(2, show_objects("gather_object"))]
+    assert judge(tmp_path, *pair)[1] == []
+    halves = [*pair, *show(3, show_objects("gather_object"))]
+    assert judge(tmp_path, *halves)[1] == []

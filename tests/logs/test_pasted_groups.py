@@ -148,3 +148,72 @@ def test_process_behind_a_rank_may_be_the_next_one() -> None:
 def test_process_that_a_rank_speaks_of_is_not_its_own() -> None:
     for text in ("rank 0 lost peer n4 pid 33", "local rank 3 host n4 pid 55"):
         assert not [one for one in list_rank_pids(text) if not one[2]]
+
+
+SHARED = [
+    "ranks 0 and 1 are both in dense_pg and in expert_pg (gloo)",
+    "rank 0 and 1 belong to the dense group and the expert group",
+    "# ranks 0, 1 and 2 are all members of dense_group, expert_group",
+]
+PAIR = [
+    "py-spy of rank {0}:",
+    'Thread 88{0} (idle): "MainThread"',
+    "    all_reduce (torch/distributed/distributed_c10d.py:2806)",
+    "    sum_{1} (opt.py:{2})",
+    "    step (opt.py:31)",
+    "",
+]
+LOOP = ["$ sed -n 30,31p opt.py", "        for part in self.parts:{0}", "            part.sum()"]
+
+
+def share(said: str, note: str = "", *, has_source: bool = True) -> list[str]:
+    stacks = [line.format(0, "dense", 11) for line in PAIR]
+    stacks += [line.format(1, "expert", 15) for line in PAIR]
+    source = [line.format(note) for line in LOOP] if has_source else []
+    return [said, *stacks, *source]
+
+
+@pytest.mark.parametrize("said", SHARED)
+@pytest.mark.parametrize("note", ["   # a set", "  # self.parts is a frozenset, unordered"])
+def test_two_ranks_that_go_over_a_set_are_a_ring(tmp_path: Path, said: str, note: str) -> None:
+    finding = first_of(say(tmp_path, *share(said, note)))
+
+    assert (finding.code, finding.culprits.ranks) == ("H104", [0, 1])
+    assert finding.details["groups"] == ["dense", "expert"]
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        pytest.param(share(SHARED[0]), id="a list"),
+        pytest.param(share(SHARED[0], has_source=False), id="no source"),
+        pytest.param(share(SHARED[0], "   # set lr first"), id="a verb"),
+    ],
+)
+def test_two_ranks_that_may_go_over_a_list_are_a_possible_ring(
+    tmp_path: Path, lines: list[str]
+) -> None:
+    finding = first_of(say(tmp_path, *lines))
+
+    assert (finding.code, finding.culprits.ranks) == ("H104", [])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ranks 0 and 1 are not both in dense_pg and in expert_pg",
+        "ranks 0 and 1 are both in dense_pg",
+        "ranks 0 and 1 are in training and in evaluation",
+        "ranks 0 and 1 belong to different nodes and racks",
+    ],
+)
+def test_sentences_about_ranks_name_no_groups(text: str) -> None:
+    assert not list(list_groups(text))
+
+
+@pytest.mark.parametrize("text", SHARED)
+def test_sentences_about_shared_groups_tell_their_members(text: str) -> None:
+    found = dict(list_groups(text))
+
+    assert set(found) == {"dense", "expert"}
+    assert {0, 1} <= found["dense"] == found["expert"]

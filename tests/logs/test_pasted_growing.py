@@ -95,6 +95,43 @@ def test_file_that_does_not_grow_tells_of_no_progress(tmp_path: Path, looks: lis
     assert report.verdict is not Verdict.WAITING
 
 
+TWICE = [
+    "$ ls -l /s/run3/; sleep 90; ls -l /s/run3/",
+    "$ ls -lh --time-style=+%T /s/run3 ; sleep 90 ; ls -lh --time-style=+%T /s/run3",
+    "$ stat -c '%s' /s/run3/ep1.pt && sleep 90 && stat -c '%s' /s/run3/ep1.pt",
+]
+
+
+@pytest.mark.parametrize("command", TWICE)
+def test_two_looks_of_one_command_are_at_one_file(tmp_path: Path, command: str) -> None:
+    shown = [str(size) for size in SIZES[:2]] if "stat" in command else list_sizes(*SIZES[:2])
+    report = say(tmp_path, *STACKS, command, *shown)
+    (found,) = (one for one in report.findings if one.code[0] == "H")
+
+    assert (found.code, found.culprits.ranks) == ("H118", [0])
+    assert found.measures["mb_per_s"] == pytest.approx(22.6, abs=0.1)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "$ ls -l /s/run3/; sleep 90; ls -l /s/run4/",
+        "$ ls -l /s/run3/; ls -l /s/run3/",
+        "$ ls -l /s/run3/",
+    ],
+)
+def test_two_sizes_of_other_commands_may_be_of_two_files(tmp_path: Path, command: str) -> None:
+    report = say(tmp_path, *STACKS, command, *list_sizes(*SIZES[:2]))
+
+    assert "H118" not in {one.code for one in report.findings}
+
+
+def test_two_looks_at_a_file_that_does_not_grow_tell_of_no_progress(tmp_path: Path) -> None:
+    report = say(tmp_path, *STACKS, TWICE[0], *list_sizes(SIZES[0], SIZES[0]))
+
+    assert "H118" not in {one.code for one in report.findings}
+
+
 def test_file_that_grows_excuses_no_rank_that_is_elsewhere(tmp_path: Path) -> None:
     at = [STACKS[0], SAVE[0], "    reward (train/reward.py:12)", *SAVE[4:], *REST]
 

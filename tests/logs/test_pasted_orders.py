@@ -109,3 +109,47 @@ def test_groups_that_make_no_ring_are_none(tmp_path: Path, name: str) -> None:
     report = say(tmp_path, *NONE[name], *show("signed", *CROSSED))
 
     assert "group-order-cycle" not in {one.name for one in report.findings}
+
+
+SAID = [
+    "r0 would do the gen one next, r1 the disc one next",
+    "# rank 0 calls gen_group next, rank 1 would call disc after that",
+    "so rank 0 will enter the gen group later; rank 1 does disc afterwards",
+]
+
+
+@pytest.mark.parametrize("text", SAID)
+def test_what_ranks_would_call_next_tells_their_orders(tmp_path: Path, text: str) -> None:
+    finding = first_of(say(tmp_path, *KNOWN, *WAITS, text))
+
+    assert (finding.name, finding.culprits.ranks) == ("group-order-cycle", [0, 1])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "r0 would do the gen one next, r1 the gen one next",
+        "r0 would do the gen one next",
+        "rank 0 would load data next, rank 1 the disc one next",
+        "r0 would do the gen one next, r3 the disc one next",
+    ],
+)
+def test_what_only_one_rank_would_call_next_leaves_it_open(tmp_path: Path, text: str) -> None:
+    report = say(tmp_path, *KNOWN, *WAITS, text)
+
+    assert first_of(report).confidence == "possible"
+    assert not list_named(report)
+
+
+def test_groups_that_a_rank_prints_and_the_line_below_a_timeout_are_enough(
+    tmp_path: Path,
+) -> None:
+    status = STATUS.replace(" at work: 88", " at work sequence id: 88")
+    lines = [
+        "[rank0]: groups: tp=[0, 1] ep=[0, 1]",
+        *wait(0, "ep", 4),
+        status.format(1, "tp", 0, 2),
+    ]
+    finding = first_of(say(tmp_path, *lines, "r0 would do tp next, r1 ep next"))
+
+    assert (finding.name, finding.culprits.ranks) == ("group-order-cycle", [0, 1])

@@ -55,13 +55,48 @@ def test_size_of_elements_is_any_that_fits_both(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("sizes", "met"),
     [
+        ([30, 23, 30, 30], (120, 92)),
+        ([30, 30, 30, 29], (60, 44)),
+        ([32, 32, 27, 32], (108, 128)),
+    ],
+    ids=["a quarter", "the last of eight", "other way round"],
+)
+def test_pieces_of_the_tensors_that_a_ring_sends_tell_as_well(
+    tmp_path: Path, sizes: list[int], met: tuple[int, int]
+) -> None:
+    finding = first_of(judge(tmp_path, sizes, met=met))
+
+    odd = [rank for rank, size in enumerate(sizes) if size != sizes[0]]
+    assert (finding.code, finding.culprits.ranks) == ("H106", odd)
+
+
+def test_label_of_the_launcher_before_what_is_printed_names_the_rank(tmp_path: Path) -> None:
+    lines = [f"{rank}: histogram torch.Size([{9 - rank // 3}]) int32" for rank in range(4)]
+    finding = first_of(say(tmp_path, *lines, *(line.format(36, 32) for line in ABORT)))
+
+    assert (finding.code, finding.culprits.ranks) == ("H106", [3])
+
+
+@pytest.mark.parametrize(
+    ("sizes", "met"),
+    [
+        ([30, 23, 30, 30], (120, 88)),
+        ([30, 30, 30, 28], (512, 96)),
         ([64, 49, 64, 64], (1024, 800)),
         ([64, 49, 49, 64], (1024, 784)),
         ([64, 49, 50, 64], (1024, 784)),
         ([64, 64, 64, 64], (1024, 784)),
         ([64, 49], (1024, 784)),
     ],
-    ids=["other bytes", "two sides", "three sizes", "one size", "two ranks"],
+    ids=[
+        "no piece",
+        "pieces and all",
+        "other bytes",
+        "two sides",
+        "three sizes",
+        "one size",
+        "two ranks",
+    ],
 )
 def test_shapes_that_do_not_explain_the_bytes_blame_nobody(
     tmp_path: Path, sizes: list[int], met: tuple[int, int]

@@ -10,6 +10,7 @@ from whystuck.evidence.logs.lines import UNKNOWN_RANK
 from whystuck.evidence.ranks import MAX_RANK
 from whystuck.parse.logs.lines.lines import LogLine
 from whystuck.parse.logs.lines.times import Stamp, read_stamp
+from whystuck.parse.logs.task_lists import MAX_TASKS, expand_tasks
 
 # Texts of which every line that begins or tells an end has one.
 EXIT_MARKS = (
@@ -20,6 +21,8 @@ EXIT_MARKS = (
     b"Killing subprocess",
     b"closing signal SIG",
     b"srun: error: ",
+    # What `srun --wait` prints of each state.
+    b": exited",
     b"Terminating StepId",
     b"Terminating job step",
     b"CANCELLED AT ",
@@ -38,7 +41,6 @@ EXIT_MARKS = (
     b" exited with code ",
     b" died from signal ",
 )
-MAX_TASKS = 20_000
 # Lines of others in a row after which a table is taken as cut off.
 _MAX_STRANGERS = 400
 _FATAL_CODE = 128
@@ -74,6 +76,10 @@ _DEEPSPEED = re.compile(r"exits with return code = (-?\d+)")
 _DEEPSPEED_RANK = re.compile(r"--local_rank=(\d+)")
 _KILLING = re.compile(r"Killing subprocess (\d+)")
 _SRUN = re.compile(r"srun: error: (\S+): tasks? ([\d,-]+): (.*?\S)(?: \(core dumped\))?\s*$")
+# Of tasks that ended well; those that did not are "exited abnormally".
+_SRUN_DONE = re.compile(
+    r"\bsrun: (?:(?:StepId|step)[= ]\S{1,40} )?tasks? ([\d,-]{1,4000}): exited\s*$"
+)
 _SRUN_CODE = re.compile(r"Exited with exit code (\d+)")
 _STEP_END = re.compile(
     r"srun: Terminating (?:StepId|job step)|slurmstepd: error: \*\*\* (?:STEP|JOB)"
@@ -209,6 +215,9 @@ class ExitReader:
             yield self._read_deepspeed(line, text, row, match)
         elif match := _SRUN.search(text):
             yield from self._read_srun(line, row, match)
+        elif match := _SRUN_DONE.search(text):
+            for task in expand_tasks(match[1]):
+                yield ExitSeen(row, line, task=task, code=0, stamp=line.stamp)
 
     def _read_deepspeed(self, line: LogLine, text: str, row: int, match: re.Match[str]) -> ExitSeen:
         seen = _with_code(ExitSeen(row, line, stamp=line.stamp), int(match[1][:6]))
@@ -227,7 +236,7 @@ class ExitReader:
         signal = None if code else _SIGNALS.get(how.strip().lower())
         if code is None and signal is None:
             return
-        for task in _expand(match[2]):
+        for task in expand_tasks(match[2]):
             seen = ExitSeen(row, line, task=task, signal=signal, stamp=line.stamp)
             seen.node = match[1] if "[" not in match[1] else ""
             seen.reason = how.strip()
@@ -385,16 +394,3 @@ def _with_code(seen: ExitSeen, code: int) -> ExitSeen:
     else:
         seen.code = code
     return seen
-
-
-def _expand(text: str) -> Iterator[int]:
-    """Yield the numbers of ``0-2,4``."""
-    left = MAX_TASKS
-    for piece in text.split(","):
-        first, _, last = piece.partition("-")
-        if not first.isdecimal() or (last and not last.isdecimal()):
-            continue
-        low, high = int(first[:7]), int((last or first)[:7])
-        for number in range(low, min(high, low + left - 1, MAX_RANK) + 1):
-            left -= 1
-            yield number

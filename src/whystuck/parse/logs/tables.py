@@ -290,6 +290,7 @@ def _make_exception(index: LogIndex, log: KnownLog, trace: Trace) -> PythonExcep
         frames=tuple(reversed(trace.frames)),
         time_ns=0,
         is_main_thread=not trace.thread or trace.thread == "MainThread",
+        thread=trace.thread,
         source="log",
         artifact=log.source.artifact,
         row=trace.row,

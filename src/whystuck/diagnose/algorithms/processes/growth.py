@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from whystuck.evidence.logs.lines import LogEvent
 
 # Two sizes may be of two files of one name; what still grows at the third look is being written.
-_LOOKS = 3
+# Where one command looks twice at one place, it is one file.
+_LOOKS, _LOOKS_APART = 3, 2
 _DAY_S = 86_400
 # What a process writes in each second, in kB, where it writes more than a log.
 _LEAST_KB = 1000
@@ -74,9 +75,11 @@ def _count_parts(told: list[LogEvent]) -> Growth | None:
 
 def _measure(told: list[LogEvent]) -> Growth | None:
     sizes = [int(one.groups["bytes"]) for one in told]
-    if len(sizes) < _LOOKS or sizes != sorted(set(sizes)):
+    apart = [int(one.groups.get("apart", "0")) for one in told]
+    least = _LOOKS_APART if all(apart) else _LOOKS
+    if len(sizes) < least or sizes != sorted(set(sizes)):
         return None
     first, last = (int(one.groups["s"]) for one in (told[0], told[-1]))
-    span_s = (last - first) % _DAY_S if min(first, last) >= 0 else 0
+    span_s = (last - first) % _DAY_S if min(first, last) >= 0 else sum(apart[1:]) * all(apart)
     rate = (sizes[-1] - sizes[0]) / span_s / 1e6 if span_s else 0.0
     return Growth(told[-1].groups.get("file", ""), round(rate, 2), told[-1])

@@ -273,6 +273,8 @@ def _judge_calls(look: Look) -> Parting | None:
     if _is_alone_ahead(look):
         # Who is ahead in a barrier may have left something out as well.
         return _accuse(look, codes.EXTRA_COLLECTIVE if _gathers_alone(look) else codes.OP_MISMATCH)
+    if look.gathers_objects_alone:
+        return _accuse(look, codes.OP_MISMATCH)
     places = {side.ranks[0]: side.site for side in look.sides[:_MAX_SIDES]}
     text = "these calls do not meet, and which side is wrong cannot be told"
     if "new_group" in {side.op for side in look.sides}:

@@ -6,13 +6,14 @@ from dataclasses import dataclass, field
 
 from whystuck.diagnose.algorithms.ops.mesh import Mesh
 from whystuck.diagnose.algorithms.source.branches import Relation, relate_sites
-from whystuck.diagnose.algorithms.stacks.frames import describe_place
+from whystuck.diagnose.algorithms.stacks.frames import describe_place, name_function
 from whystuck.diagnose.context.facts import Facts
 from whystuck.evidence.finding import Confidence
 from whystuck.evidence.ops.collectives import Frame
 from whystuck.evidence.ranks import name_ranks
 
 _PAIR = 2
+_MANY = 3
 _MAX_SIDES = 4
 # Calls that are over for some ranks while others still wait in them.
 _ONE_SIDED = {
@@ -24,6 +25,10 @@ _ONE_SIDED = {
     "scatter",
     "scatter_object_list",
 }
+# Calls that gather Python objects, of which all ranks tell their sizes first.
+_OF_OBJECTS = {"gather_object", "all_gather_object"}
+# What some of these call that is over on all ranks at once.
+_INSIDE_ON_ALL = {"all_gather", "all_gather_into_tensor", "all_reduce", "barrier"}
 
 
 @dataclass(frozen=True)
@@ -92,8 +97,30 @@ class Look:
 
         Who waits alone in a call that is over for the others may wait for one that skipped it.
         """
-        is_left_behind = self.few.op in _ONE_SIDED and self.relation is not Relation.EXCLUSIVE
+        is_left_behind = self._is_one_sided and self.relation is not Relation.EXCLUSIVE
         return self.has_majority and not is_left_behind
+
+    @property
+    def _is_one_sided(self) -> bool:
+        """Whether the call of the smaller side may be over for others that made it.
+
+        What gathers objects gathers their sizes on all ranks first: nobody is past that alone.
+        """
+        frames = self.facts.stacks.positions[self.few.ranks[0]].frames
+        is_on_all = bool(frames) and name_function(frames[0]) in _INSIDE_ON_ALL
+        return self.few.op in _ONE_SIDED and not is_on_all
+
+    @property
+    def gathers_objects_alone(self) -> bool:
+        """Whether one rank gathers objects, while all others wait for it in one call.
+
+        They wait for that rank, whatever their group is: without it they would have gone on.
+        Objects are gathered over all of a job: of so many ranks, all others are not wrong at once.
+        """
+        few, many = self.few, self.many
+        is_alone = len(few.ranks) == 1 and len(many.ranks) >= _MANY and self.blames_few
+        is_pasted = not self.facts.evidence.processes
+        return is_alone and is_pasted and few.op in _OF_OBJECTS and many.op not in _OF_OBJECTS
 
     @property
     def relation(self) -> Relation:

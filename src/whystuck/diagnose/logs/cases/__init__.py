@@ -42,6 +42,7 @@ from whystuck.diagnose.logs.cases.ops.uneven import make_left, make_pauses, make
 from whystuck.diagnose.logs.cases.processes.aborts import make_aborts
 from whystuck.diagnose.logs.cases.processes.debuggers import make_debuggers
 from whystuck.diagnose.logs.cases.processes.elsewhere import make_elsewhere
+from whystuck.diagnose.logs.cases.processes.ended_early import make_ended_early
 from whystuck.diagnose.logs.cases.processes.ends import make_crashes, make_killed
 from whystuck.diagnose.logs.cases.processes.exceptions import make_exceptions
 from whystuck.diagnose.logs.cases.processes.gil_held import make_gil_held
@@ -49,6 +50,7 @@ from whystuck.diagnose.logs.cases.processes.not_ended import make_not_ended
 from whystuck.diagnose.logs.cases.processes.process_states import make_process_states
 from whystuck.diagnose.logs.cases.processes.stopped import make_stopped
 from whystuck.diagnose.logs.cases.processes.swallowed import make_swallowed
+from whystuck.diagnose.logs.cases.processes.thread_errors import make_thread_errors
 from whystuck.diagnose.logs.cases.resources.memlock import make_memlock
 from whystuck.diagnose.logs.cases.resources.memory import make_host_memory
 from whystuck.diagnose.logs.cases.resources.memory_daemons import make_daemons
@@ -78,6 +80,7 @@ from whystuck.diagnose.logs.cases.stacks.parted_sites import make_parted_sites
 from whystuck.diagnose.logs.cases.stacks.past import make_past
 from whystuck.diagnose.logs.cases.stacks.stacked_past import make_recorded_past, make_stacked_past
 from whystuck.diagnose.logs.cases.timeouts import make_lost, make_timeouts
+from whystuck.diagnose.logs.cases.transfers.left_out_sends import make_left_out_sends
 from whystuck.diagnose.logs.cases.transfers.micro_batches import make_micro_batches
 from whystuck.diagnose.logs.cases.transfers.told_splits import make_told_splits
 from whystuck.diagnose.logs.cases.transfers.told_transfers import make_told_transfers
@@ -137,6 +140,7 @@ MAKERS: tuple[Maker, ...] = (
     make_process_states,
     make_elsewhere,
     make_left,
+    make_ended_early,
     make_transfer_rings,
     make_abnormal,
     make_swallowed,
@@ -146,11 +150,13 @@ MAKERS: tuple[Maker, ...] = (
     make_told_splits,
     make_told_transfers,
     make_micro_batches,
+    make_left_out_sends,
     make_parted,
     make_past,
     make_departed,
     make_counted_calls,
     make_not_ended,
+    make_thread_errors,
     make_gil_held,
     make_link_speeds,
     make_blocked,

@@ -167,6 +167,18 @@ def find_sole_abort(view: LogView, events: Sequence[LogEvent]) -> ExitRecord | N
     return end if end.signal == _SIGABRT and {end.artifact} == places else None
 
 
+def stands_before(event: LogEvent | ExitRecord, waits: Sequence[LogEvent]) -> bool:
+    """Tell whether a line stands above those of ranks that gave up: what ends then ends by that.
+
+    Of lines in another log, only their times tell.
+    """
+    rows = [one.row for one in waits if one.artifact == event.artifact]
+    times = [one.time.ns for one in waits if one.time]
+    if event.time and times:
+        return event.time.ns <= min(times)
+    return not rows or event.row < min(rows)
+
+
 def list_victims(view: LogView, culprits: Iterable[int]) -> tuple[int, ...]:
     """Return the ranks that say that they waited or were cut off; silent ones are unknown."""
     told = {

@@ -48,6 +48,10 @@ class PythonExceptionRule(LogRule):
     that the launcher saw end with a code, when there is just one. Where all ranks of one host, and
     no others, raised it, the host is named.
 
+    An exception that ended a thread other than the main one is told where its rank raised nothing
+    else: as `likely` where others then waited for that rank until a time limit, else as `possible`.
+    Where a stack shows that the rank waits for its threads, it is H120.
+
     In `details`: `exception` is its type, `message` what it says; `exit_code` where there was no
     traceback, and `call` where the rank ended itself by a call such as `sys.exit` or `os._exit`,
     whose line is named.

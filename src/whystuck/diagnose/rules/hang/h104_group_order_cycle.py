@@ -44,12 +44,14 @@ class GroupOrderCycle(Rule):
     who has not come: where all who are missing wait in another group, the orders differ. Nobody is
     named. Where the members of groups are shown (`gen_group ranks=[0, 1]`), watchdogs that name the
     group are enough: the ranks are named in a ring of more than two, or where each shows that it
-    uses the two groups in the other order (`order: ["gen", "disc"]`).
+    uses the two groups in the other order (`order: ["gen", "disc"]`), or somebody says which one
+    it would call next (`r0 would do the gen one next`).
 
     Of pasted stacks, comments at the frames say in which group each rank waits (`# group=ep`), and
     the job, or the heading of a stack, tells the members of each (`ep=[0,1]`, `dp_groups =
     [[0,2],[1,3]]`): a ring of more than two ranks is named. It is `possible`, without names, for
-    two ranks, as one may have left out a call, and where only names of functions tell the group.
+    two ranks, as one may have left out a call, and where only names of functions tell the group;
+    unless the source shows that one line goes over a set, whose order no two processes share.
 
     ## False alarms
 

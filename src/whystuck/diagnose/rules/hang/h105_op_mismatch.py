@@ -40,7 +40,8 @@ class OpMismatch(DivergenceRule):
 
     Where no op was recorded, stacks alone show ranks that wait in calls which do not meet. Few
     beside most of three ranks or more are named, as `possible`; two sides that are even name
-    nobody.
+    nobody. Where nothing tells of which group the calls are, the one rank is named that gathers
+    Python objects while three or more wait in another call.
 
     With `TORCH_DISTRIBUTED_DEBUG=DETAIL` torch compares the calls itself; what it prints in the
     log is told the same way. So is what `torchfrtrace` and HCCL (EI0005) say. The former compares

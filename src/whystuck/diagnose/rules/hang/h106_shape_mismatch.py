@@ -28,8 +28,9 @@ class ShapeMismatch(DivergenceRule):
     Where gloo only says that it received another number of bytes than it expected, and no record
     tells whose call differs, that is a possible cause without a rank. So it is where NCCL says
     `collective mismatch error` or `message truncated`, and HCCL that arguments are inconsistent.
-    Where ranks print shapes, and their last ones are as large as both numbers of bytes, the few
-    whose shape is another one are named.
+    Where ranks print shapes, and their last ones are as large as both numbers of bytes, or have
+    pieces of both sizes when each rank has one or two of them, the few whose shape is another one
+    are named.
 
     With `TORCH_DISTRIBUTED_DEBUG=DETAIL` torch compares the calls itself; what it prints in the
     log is told the same way, as is what `torchfrtrace` says; where

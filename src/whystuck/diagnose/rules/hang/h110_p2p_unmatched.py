@@ -65,7 +65,8 @@ class P2pUnmatched(Rule):
     a stage waits for may be told by its stack, in a comment (`# src=1, mb=6`), or by the name of
     the function (`recv_act`, `recv_grad`) and the last micro-batch that came. Where stages print
     how many micro-batches a step has, the few that run another number than most are named, once
-    somebody waits in a transfer for it.
+    somebody waits in a transfer for it. Or one rank alone says again and again that it sends
+    nothing (`skip publish`), while others wait in a receive until a time limit.
 
     ## False alarms
 

@@ -22,7 +22,8 @@ class ProcessStopped(SuspectRule):
     thread is in the data loader; `details.worker_pid` is its process.
 
     A list that `ps` or `top` printed tells the same, where most processes of ranks run, and so does
-    `/proc/PID/status`.
+    `/proc/PID/status`, also where a loop of a shell prints rank and state of one process after the
+    other.
 
     ## False alarms
 

@@ -21,10 +21,11 @@ class CheckpointSlow(SuspectRule):
 
     The main thread of a suspect is inside a save, and its written bytes or its frames move
     between samples; of pasted stacks, where `ls -l`, `du` or `stat` show three times that the file
-    grows, or `write_bytes` of `/proc/PID/io` or `pidstat -d` that the process writes. A process of
-    unknown rank, while the others wait, is the rank that said that it saves a file. Or it is inside
-    a load (`torch.load`, or a function such as `load_checkpoint`), and its bytes, its frames or its
-    use of the processor show that it goes on; then the finding is `likely`, and names the line that
+    grows (twice, where one command looks at one place before and after a `sleep`), or
+    `write_bytes` of `/proc/PID/io` or `pidstat -d` that the process writes. A process of unknown
+    rank, while the others wait, is the rank that said that it saves a file. Or it is inside a load
+    (`torch.load`, or a function such as `load_checkpoint`), and its bytes, its frames or its use
+    of the processor show that it goes on; then the finding is `likely`, and names the line that
     loads. A load that does not move is H101, and H116 where the file system does not answer.
 
     Of logs, how long ranks say that a save took, or the times between the lines that begin and end

@@ -26,7 +26,9 @@ class ExceptionHanging(SuspectRule):
     failed in the function from which the others call the op that they wait in.
 
     Of pasted texts, it is a traceback of a rank and a later stack of it, whose main thread waits
-    for its other threads to end (`threading._shutdown`).
+    for its other threads to end (`threading._shutdown`); or a traceback of another thread
+    (`Exception in thread`), and a later stack whose main thread waits for threads in a call of the
+    user (a queue, an event, a future, `join`).
 
     ## False alarms
 

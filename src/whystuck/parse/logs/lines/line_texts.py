@@ -67,6 +67,8 @@ def read_text(text: str, is_kernel: bool, is_agent: bool) -> ToldText:  # noqa: 
 
 def _may_list(text: str) -> bool:
     """Tell whether a line has a list of numbers, with what is called a group or has a name."""
+    if "rank" in text and " and " in text:
+        return True  # a sentence about ranks and groups
     return "," in text and any(mark in text for mark in _LISTS)
 
 

@@ -23,7 +23,7 @@ _PID_RANK = re.compile(
 )
 # A row that a loop over processes prints.
 _LED_RANK = re.compile(
-    r"^\s{0,8}(?:pid[ =:]?)?(\d{2,7})[ :,\t]{1,4}(?:\w{1,20}_)?rank[=:] ?(\d{1,7})(?=\s|$)",
+    r"^\s{0,8}(?:pid[ =:]?)?(\d{2,7})[ :,\t]{1,4}(\w{0,20})(?<![^\W_])rank[=:] ?(\d{1,7})(?=\s|$)",
     re.IGNORECASE,
 )
 # With what else a program tells of itself in between: `rank 0 of 4 host dgx-b pid 5110`.
@@ -140,9 +140,11 @@ def list_rank_pids(text: str) -> Iterator[tuple[int, int, bool]]:
         # In `rank 0 is pid 10, rank 1 is 11`, a process stands before the next rank, too.
         if number not in known:
             yield int(rank), int(number), bool(local)
-    for pattern in (_LOOKED, _PS_ROW, _LED_RANK):
+    for pattern in (_LOOKED, _PS_ROW):
         for number, rank in pattern.findall(text):
             yield int(rank), int(number), False
+    for number, kind, rank in _LED_RANK.findall(text):
+        yield int(rank), int(number), "local" in kind.lower()
 
 
 def _list_paired(text: str) -> list[tuple[int, int, bool]]:

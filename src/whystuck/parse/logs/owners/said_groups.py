@@ -41,6 +41,15 @@ _KNOWN = re.compile(
     r"(?:[_-](?:parallel|model|node|cp|dp|tp|pp|ep))*\d{0,4}$",
     re.IGNORECASE,
 )
+# Who says that ranks are in several groups: `ranks 0 and 1 are both in tp and in ep`. There may be
+# more ranks in them.
+_SHARED = re.compile(
+    r"\branks? (?P<ranks>\d{1,7}(?:(?:, ?| and | & |, and )\d{1,7}){1,63})"
+    r"(?P<how> [a-z ]{0,40}?\b(?:in|to|of|share)\b)(?P<names>(?:,? (?:(?:and|in|to|of|the|both|&) )"
+    r"{0,4}[A-Za-z][\w-]{0,40}(?: (?:process )?(?:groups?|pgs?)\b)?){2,8})"
+)
+_DENIED = re.compile(r"\b(?:not|never|neither|only|no)\b")
+_NAME = re.compile(r"[A-Za-z][\w-]{0,40}(?: (?:process )?(?:groups?|pgs?)\b)?")
 # `DeviceMesh('cuda', [[0, 1], [2, 3]], mesh_dim_names=('dp', 'tp'))`, and since torch 2.9
 # `DeviceMesh((dp=2, tp=2), 'cuda', stride=(2, 1))`, whose ranks count on.
 _TWO = 2
@@ -71,6 +80,8 @@ def list_groups(text: str) -> Iterator[tuple[str, frozenset[int]]]:
     if "DeviceMesh(" in text:
         yield from _list_of_mesh(text)
         return
+    if "rank" in text and (shared := _SHARED.search(text)):
+        yield from _list_shared(shared)
     for number, match in enumerate(_NAMED.finditer(text)):
         if number >= _MOST_NAMES:
             return
@@ -82,6 +93,21 @@ def list_groups(text: str) -> Iterator[tuple[str, frozenset[int]]]:
             members = frozenset(map(int, re.findall(r"\d+", one)))
             if len(members) > 1 and max(members) <= MAX_RANK:
                 yield name, members
+
+
+def _list_shared(match: re.Match[str]) -> Iterator[tuple[str, frozenset[int]]]:
+    """Yield the groups that somebody says some ranks share: of one alone, it may be no group.
+
+    They are called as functions that use them are: `expert_pg` is `expert`.
+    """
+    members = frozenset(int(rank) for rank in re.findall(r"\d+", match["ranks"]))
+    names = {
+        _cut_kind(name)
+        for name in _NAME.findall(match["names"])
+        if _KIND.search(name) or _KNOWN.match(name)
+    } - {""}
+    if len(names) > 1 and max(members) <= MAX_RANK and not _DENIED.search(match[0]):
+        yield from ((name, members) for name in sorted(names))
 
 
 def _list_of_mesh(text: str) -> Iterator[tuple[str, frozenset[int]]]:
@@ -107,10 +133,14 @@ def _list_of_mesh(text: str) -> Iterator[tuple[str, frozenset[int]]]:
 
 def name_group(text: str) -> str:
     """Return the name of a group without the words for a group behind it, in small letters."""
-    name = text.strip().lower()
-    for _ in range(3):
-        name = _KIND.sub("", name)
-    name = re.sub(r"[ -]", "_", name.strip(" _-"))
+    name = _cut_kind(text)
     if _KNOWN.match(name):
         name = name.rstrip("0123456789").rstrip("_")  # `dp0=[0,2] dp1=[1,3]`
     return _SHORT.get(name.removesuffix("_parallel").removesuffix("_model"), name)
+
+
+def _cut_kind(text: str) -> str:
+    name = text.strip().lower()
+    for _ in range(3):
+        name = _KIND.sub("", name)
+    return re.sub(r"[ -]", "_", name.strip(" _-"))

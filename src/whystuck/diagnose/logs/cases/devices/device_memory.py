@@ -59,8 +59,8 @@ def make_device_memory(view: LogView) -> Iterator[Case]:
         code=codes.DEVICE_OUT_OF_MEMORY,
         summary=f"{who if ranks else 'a rank'} ran out of device memory{tried}" + why,
         tier=OWN,
-        ranks=() if everywhere or other else ranks,
-        victims=ranks if other else (),
+        # Where a stranger holds the memory, that is the device to look at.
+        ranks=() if everywhere else ranks,
         lines=tuple(events),
         exceptions=exceptions,
         where=place_exceptions(exceptions[:1] if everywhere else exceptions),

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from whystuck.diagnose import codes
-from whystuck.diagnose.algorithms.stacks.frames import make_places
+from whystuck.diagnose.algorithms.stacks.frames import make_places, select_user_frames
 from whystuck.diagnose.logs.cases.parts import find_time, is_said
 from whystuck.diagnose.logs.cases.stacks.stacked_groups import (
     StackedWait,
@@ -23,6 +24,14 @@ from whystuck.evidence.ranks import MAX_RANK, name_ranks, parse_ranks
 _MAX_LINES = 6
 _MAX_PARTS = 4
 _PAIR = 2
+# A loop so far above a call, and what says that it goes over something without an order.
+_NEAR_LINES = 8
+_FOR = re.compile(r"^\s{0,80}(?:async )?for \w")
+_UNORDERED = re.compile(
+    r"\b(?:is|are|a|as) (?:a )?(?:python )?(?:frozen)?sets?\b|\b(?:frozen)?set\(|\bunordered\b"
+    r"|\b(?:listdir|scandir|iterdir|i?glob)\(",
+    re.IGNORECASE,
+)
 # Nearer to a cause than that a rank did not come to one of the groups: it waits in another.
 _TIER = PARTED - 1
 
@@ -43,7 +52,7 @@ def make_crossed(view: LogView) -> Iterator[Case]:
     waits = [one for one in told if one.waiting and one.missing]
     ring = _find_ring(waits)
     if not ring:
-        yield from _tell_stacked(list_stacked_waits(view))
+        yield from _tell_stacked(list_stacked_waits(view), view.evidence.sources)
         return
     ranks = sorted(frozenset[int]().union(*(one.waiting | one.missing for one in ring)))
     parts = "; ".join(
@@ -78,10 +87,11 @@ def _find_ring(waits: Sequence[GroupWait]) -> list[GroupWait]:
     return ring if len({(one.waiting, one.missing) for one in ring}) > 1 else []
 
 
-def _tell_stacked(waits: Sequence[StackedWait]) -> Iterator[Case]:
+def _tell_stacked(waits: Sequence[StackedWait], sources: Mapping[str, str]) -> Iterator[Case]:
     """Make the case of ranks whose stacks and groups show a ring: each waits for the next one.
 
-    Of two ranks, one may as well have left out a call of the other group.
+    Of two ranks, one may as well have left out a call of the other group, unless the source shows
+    that they come to their calls in any order.
     """
     ring = list(waits)
     while ring:
@@ -95,6 +105,7 @@ def _tell_stacked(waits: Sequence[StackedWait]) -> Iterator[Case]:
         return
     ranks = {one.rank for one in ring}
     is_clear = len(ring) > _PAIR and all(one.is_noted for one in ring)
+    is_clear |= _are_in_any_order(ring, sources)
     parts = "; ".join(
         f"rank {one.rank} waits in {one.group} {sorted(one.members)} for "
         f"{name_ranks(sorted(one.missing & ranks))}"
@@ -124,6 +135,27 @@ def _tell_stacked(waits: Sequence[StackedWait]) -> Iterator[Case]:
             for one in ring[:_MAX_LINES]
         ),
     )
+
+
+def _are_in_any_order(ring: Sequence[StackedWait], sources: Mapping[str, str]) -> bool:
+    """Tell whether one line led all ranks to their calls, in a loop over what has no order.
+
+    The members of a set come in another order in each process: no rank is beside the others.
+    """
+    sites = [
+        select_user_frames(main.frames) if (main := one.sample.main) is not None else ()
+        for one in ring
+    ]
+    if any(len(site) < _PAIR for site in sites):
+        return False
+    functions = {site[0].function for site in sites}
+    callers = {site[1] for site in sites}
+    if len(callers) != 1 or len(functions) != len({one.group for one in ring}):
+        return False
+    caller = callers.pop()
+    lines = sources.get(caller.file, "").split("\n")
+    near = lines[max(0, caller.line - _NEAR_LINES) : caller.line]
+    return any(_FOR.search(line) for line in near) and any(_UNORDERED.search(one) for one in near)
 
 
 def list_waits(view: LogView) -> list[GroupWait]:

@@ -15,7 +15,7 @@ from whystuck.diagnose import codes
 from whystuck.diagnose.algorithms.stacks.frames import make_places
 from whystuck.diagnose.logs.cases.parts import find_time
 from whystuck.diagnose.logs.story import PARTED, Case
-from whystuck.diagnose.logs.told_ops import ToldGroup, ToldOp, list_told_groups
+from whystuck.diagnose.logs.told_ops import ToldGroup, list_told_groups
 from whystuck.diagnose.logs.view import LogView
 from whystuck.evidence.finding import Confidence, Place
 from whystuck.evidence.logs.lines import LogEvent
@@ -33,7 +33,7 @@ _Orders = Mapping[int, tuple[LogEvent, Sequence[str]]]
 class _Wait:
     """A rank that waits in a group: its op, the members, and those of them that did not come."""
 
-    op: ToldOp
+    event: LogEvent
     group: str
     members: frozenset[int]
     missing: frozenset[int]
@@ -47,7 +47,7 @@ def make_crossed_orders(view: LogView) -> Iterator[Case]:
     groups = sorted({wait.group for wait in ring.values()})
     if len(ring) < _PAIR or len(groups) < _PAIR:
         return
-    orders = _read_orders(view)
+    orders = _read_nexts(view, ring) | _read_orders(view)
     is_crossed = _are_crossed(ring, orders)
     is_clear = is_crossed or (len(ring) > _PAIR and not orders)
     parts = "; ".join(
@@ -61,7 +61,7 @@ def make_crossed_orders(view: LogView) -> Iterator[Case]:
         else "they use the groups in different order, or one of them left out a call"
     )
     shown = [orders[rank][0] for rank in ranks if rank in orders] if is_crossed else []
-    lines = [*(ring[rank].op.event for rank in ranks), *shown]
+    lines = [*(ring[rank].event for rank in ranks), *shown]
     yield Case(
         code=codes.GROUP_ORDER_CYCLE,
         summary=f"{name_ranks(ranks)} wait for each other in different groups: {parts}; {tail}",
@@ -87,15 +87,22 @@ def _list_waits(view: LogView) -> dict[int, _Wait]:
     """Return where ranks wait that wait in one group alone, whose members are shown."""
     members = _read_members(view)
     found: dict[int, list[_Wait]] = {}
-    for group in list_told_groups(view):
+    groups = [one for one in list_told_groups(view) if not one.is_of_members]
+    timed = {rank for group in groups for rank in group.ops}
+    for group in groups:
         name = _name_group(group.name)
-        if group.is_of_members or not name:
-            continue
-        for rank, op in group.ops.items():
+        told = {rank: (op.seq, op.event) for rank, op in group.ops.items()}
+        # Where the line of the op is cut, the one below it tells that its rank gave up there.
+        told |= {
+            rank: (one.enqueued, one.event)
+            for rank, one in group.statuses.items()
+            if rank not in timed and one.enqueued == one.completed + 1 == one.seq
+        }
+        for rank, (seq, event) in told.items() if name else ():
             own = [one for one in members.get(name, ()) if rank in one]
             if len(own) == 1:
-                missing = own[0] - {one for one in own[0] if _has_come(group, one, op.seq)}
-                found.setdefault(rank, []).append(_Wait(op, name, own[0], missing))
+                missing = own[0] - {one for one in own[0] if _has_come(group, one, seq)}
+                found.setdefault(rank, []).append(_Wait(event, name, own[0], missing))
     return {rank: waits[0] for rank, waits in found.items() if len(waits) == 1}
 
 
@@ -144,6 +151,9 @@ def _read_members(view: LogView) -> dict[str, set[frozenset[int]]]:
     for event in view.list_signatures("table.members"):
         name = _name_group(event.groups["name"])
         found.setdefault(name, set()).add(parse_ranks(event.groups["members"]))
+    for file in view.files:
+        for name, sets in file.groups.items():
+            found.setdefault(_name_group(name), set()).update(sets)
     return found
 
 
@@ -153,6 +163,18 @@ def _read_orders(view: LogView) -> dict[int, tuple[LogEvent, Sequence[str]]]:
         event.rank: (event, [_name_group(one) for one in event.groups["names"].split("\t")])
         for event in view.list_signatures("table.order")
         if event.rank >= 0
+    }
+
+
+def _read_nexts(
+    view: LogView, ring: Mapping[int, _Wait]
+) -> dict[int, tuple[LogEvent, Sequence[str]]]:
+    """Return the order that somebody tells of a rank: where it is, and what it would call next."""
+    groups = {wait.group for wait in ring.values()}
+    return {
+        event.rank: (event, (ring[event.rank].group, name))
+        for event in view.list_signatures("table.next")
+        if event.rank in ring and (name := _name_group(event.groups["name"])) in groups
     }
 
 

@@ -13,6 +13,7 @@ from whystuck.diagnose.logs.cases.parts import (
     is_said,
     list_ranks,
     place_exceptions,
+    stands_before,
 )
 from whystuck.diagnose.logs.story import NOTE, OWN, PARTED, Case
 from whystuck.diagnose.logs.view import LogView
@@ -89,7 +90,7 @@ def _list_leavers(view: LogView, waits: Sequence[LogEvent]) -> dict[int, LogEven
     weak: dict[int, LogEvent] = {}
     for event in view.list_signatures("data.ended", *_WEAK):
         rank = _find_leaver(event)
-        if rank >= 0 and is_said(event) and not event.is_past and _stands_before(event, waits):
+        if rank >= 0 and is_said(event) and not event.is_past and stands_before(event, waits):
             (weak if event.signature in _WEAK else told).setdefault(rank, event)
     failed = {item.rank for item in view.exceptions if not is_timeout(item)}
     weak = {} if -1 in failed else {rank: weak[rank] for rank in weak.keys() - failed}
@@ -111,18 +112,6 @@ def _find_leaver(event: LogEvent) -> int:
     """Return the rank that a sentence names, or else the one that wrote it."""
     named = event.groups.get("who") or ""
     return int(named) if named.isdecimal() else event.rank
-
-
-def _stands_before(event: LogEvent, waits: Sequence[LogEvent]) -> bool:
-    """Tell whether a line stands above those of ranks that gave up: what ends then ends by that.
-
-    Of lines in another log, only their times tell.
-    """
-    rows = [one.row for one in waits if one.artifact == event.artifact]
-    times = [one.time.ns for one in waits if one.time]
-    if event.time and times:
-        return event.time.ns <= min(times)
-    return not rows or event.row < min(rows)
 
 
 def _speaks_for_all(view: LogView, ranks: Sequence[int]) -> bool:

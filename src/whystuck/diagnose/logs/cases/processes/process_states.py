@@ -44,7 +44,7 @@ def make_process_states(view: LogView) -> Iterator[Case]:
     kept = [row for row in rows if _find_file_wait(row)]
     driven = [row for row in rows if _find_driver(row)]
     if _is_odd(view, stopped, rows):
-        yield _make_case(view, codes.PROCESS_STOPPED, stopped, "is stopped and does not run at all")
+        yield _make_case(view, codes.PROCESS_STOPPED, stopped, _describe_stop(stopped))
     elif _is_odd(view, kept, rows) and not any(make_silent_storage(view)):
         yield _make_case(
             view,
@@ -62,6 +62,15 @@ def make_process_states(view: LogView) -> Iterator[Case]:
             driven,
             f"is kept in a call of the {_find_driver(driven[0])} driver, which does not come back",
         )
+
+
+def _describe_stop(rows: Sequence[LogEvent]) -> str:
+    """Say that processes are stopped, and which process traces them, where that is told."""
+    tracers = {row.groups.get("tracer") or "" for row in rows}
+    if tracers == {""}:
+        return "is stopped and does not run at all"
+    names = ", ".join(sorted(tracers - {""})[:3])
+    return f"is stopped by process {names}, which traces it, and does not run at all"
 
 
 def _is_of_rank(row: LogEvent) -> bool:

@@ -30,6 +30,8 @@ def find_odd_shapes(view: LogView, counts: tuple[int, int]) -> OddShapes | None:
 
     Two sizes alone do not tell whose is wrong, and shapes alone not what was sent. Where the last
     shapes that ranks print are as large as both, with one type of elements, they are the tensors.
+    So they are where both sizes are those of pieces, as a ring sends a tensor in one or two for
+    each rank.
 
     Args:
         view: The logs.
@@ -46,9 +48,8 @@ def find_odd_shapes(view: LogView, counts: tuple[int, int]) -> OddShapes | None:
     sizes = {rank: prod(shape) for rank, shape in shapes.items()}
     if len(set(sizes.values())) != _SIDES or min(sizes.values()) <= 0:
         return None
-    is_sent = any(
-        {size * each for size in sizes.values()} == set(counts) for each in _ELEMENT_BYTES
-    )
+    most = max(len(last), view.world_size)
+    is_sent = any(_are_sent(set(sizes.values()), counts, parts) for parts in (1, most, 2 * most))
     few, many = sorted(
         (tuple(rank for rank in sizes if sizes[rank] == size) for size in set(sizes.values())),
         key=len,
@@ -56,6 +57,24 @@ def find_odd_shapes(view: LogView, counts: tuple[int, int]) -> OddShapes | None:
     if not is_sent or len(few) == len(many):
         return None
     return OddShapes(few, shapes, tuple(last[rank] for rank in (*few, many[0])))
+
+
+def _are_sent(sizes: set[int], counts: tuple[int, int], parts: int) -> bool:
+    """Tell whether tensors of two sizes, each cut into so many pieces, may have these bytes."""
+    one, other = (_cut(size, parts) for size in sorted(sizes))
+    small, large = sorted(counts)
+    return small < large and any(
+        small == low * each and large == high * each
+        for each in _ELEMENT_BYTES
+        for low in one
+        for high in other
+    )
+
+
+def _cut(size: int, parts: int) -> set[int]:
+    """Return the sizes of the pieces of a tensor: the last one has what is left."""
+    piece = -(-size // parts)
+    return {piece, size % piece} - {0}
 
 
 def _read_shape(event: LogEvent) -> tuple[int, ...]:

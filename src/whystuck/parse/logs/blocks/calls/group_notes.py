@@ -29,11 +29,21 @@ _ORDER = re.compile(
     r"(['\"]?[A-Za-z][\w-]{0,60}['\"]?(?:\s?(?:,|->|>|→|then|\|)\s?['\"]?[A-Za-z][\w-]{0,60}['\"]?)"
     r"{1,15})"
 )
+# What somebody says that a rank would call behind its op: `r0 would do the tp one next`.
+_NEXT = re.compile(
+    r"(?<![\w.])(?:[Rr]ank[ _]?|r)(\d{1,7}),? (?:(?:would|will|wants? to|is to|has to|then) ){0,2}"
+    r"(?:(?:do|does|makes?|calls?|enters?|runs?|uses?|go(?:es)? to) )?(?:the |its )?"
+    r"([A-Za-z][\w-]{0,40})(?: (?:one|group|pg|op|call|collective|all_?reduce))?"
+    r" (?:next|afterwards?|after (?:that|it)|later|second|behind (?:that|it))\b"
+)
 _NAME = re.compile(r"[A-Za-z][\w-]{0,60}")
 _RANK = re.compile(
     r"(?<![a-z_])(?:global_)?rank[ _]?[=:]?\s?(\d{1,7})\b|\[rank(\d{1,7})\]", re.IGNORECASE
 )
-_HINT = re.compile(rb"(?:ranks|members|_group|_pg)[^\w\n]{0,6}[\[({]\s?\d|order[^\n]{0,40}[=:]")
+_HINT = re.compile(
+    rb"(?:ranks|members|_group|_pg)[^\w\n]{0,6}[\[({]\s?\d|order[^\n]{0,40}[=:]"
+    rb"|(?<!\w)(?:[Rr]ank[ _]?|r)\d[^\n]{0,80} (?:next|after|later|second|behind)"
+)
 
 
 def find_group_notes(data: bytes, row: int) -> Iterator[TabledSeen]:
@@ -57,6 +67,9 @@ def find_group_notes(data: bytes, row: int) -> Iterator[TabledSeen]:
             if len(members) < _MAX_MEMBERS * 8 and _are_ranks(members):
                 groups = {"name": name, "members": re.sub(r"\s", "", members)}
                 yield TabledSeen("table.members", row + at, LogLine(line.strip()), groups)
+        for one in _list_next(line[:2000], row + at) if "r" in line else ():
+            found += 1
+            yield one
         if "order" in line and (order := _ORDER.search(line[:2000])):
             found += 1
             own = _find_rank(lines, at)
@@ -64,6 +77,14 @@ def find_group_notes(data: bytes, row: int) -> Iterator[TabledSeen]:
             if own and len(set(names)) == len(names) > 1:
                 groups = {"own": own, "names": "\t".join(names)}
                 yield TabledSeen("table.order", row + at, LogLine(line.strip()), groups)
+
+
+def _list_next(line: str, row: int) -> Iterator[TabledSeen]:
+    """Yield what a line says that ranks would call next."""
+    for match in _NEXT.finditer(line):
+        if int(match[1]) <= MAX_RANK:
+            groups = {"own": match[1], "name": match[2]}
+            yield TabledSeen("table.next", row, LogLine(line.strip()), groups)
 
 
 def _are_ranks(members: str) -> bool:

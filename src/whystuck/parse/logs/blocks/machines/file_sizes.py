@@ -29,6 +29,8 @@ SIZE_MARKS = (
     b".distcp: size",
 )
 _ASKED = re.compile(r"\b(?:ls -l\w{0,6}|du -\w{1,6}|stat (?:-c|--format))[ =][^;|&\n]{0,200}")
+# `ls -l FILE; sleep 60; ls -l FILE`
+_SLEEP = re.compile(r"\bsleep (\d{1,5})(?![\w.])")
 _FILE = re.compile(r"(/[\w./@+=-]{2,300}|[\w@+=-][\w./@+=-]{0,200}\.[A-Za-z]{2,12})(?![\w/])")
 _LISTED = re.compile(
     r"(?:^|[\s|])-[r-][w-][rwxsStT-]{7}[.+@]?\s+\d{1,6}\s+\S{1,64}\s+\S{1,64}\s+"
@@ -68,6 +70,8 @@ class SizeReader:
         self._count = 0
         self._clock = -1
         self._pid = ""
+        # The seconds between two looks of one command at the same place.
+        self._apart = 0
 
     @property
     def is_open(self) -> bool:
@@ -88,6 +92,8 @@ class SizeReader:
         if match is not None:
             file = match.groupdict().get("file") or self._name_next()
             groups = {"bytes": str(_count(match["size"])), "file": file, "s": str(clock)}
+            if self._apart and self.is_open:
+                groups["apart"] = str(self._apart)
             yield TabledSeen("table.size", row, line, groups)
             self._left = _MAX_STRANGERS
         elif found := _CLOCK.match(text):
@@ -111,6 +117,9 @@ class SizeReader:
             self._files = [match[1] if match else "" for match in named]
             self._pid = pids.pop() if len(pids) == 1 else ""
             self._count, self._clock = 0, -1
+            pause = _SLEEP.search(text)
+            is_same = len(asked) > 1 and len({one.strip() for one in asked}) == 1
+            self._apart = int(pause[1]) if pause and is_same else 0
         return True
 
     def _name_next(self) -> str:

@@ -17,7 +17,7 @@ COMMAND = re.compile(
 SPY = re.compile(
     r"^\s*Thread (?P<number>0x[0-9A-Fa-f]{1,16}|\d{1,20}) ?"
     r"\((?P<state>(?:active|idle)[a-z+ ]{0,20})\)(?:: \"(?P<name>[^\"]{0,200})\")?"
-    r"\s*(?P<note>#.{0,200})?$"
+    r"\s*(?P<note>(?:#|//|<[-=]{1,4}|\u2190|\().{0,200})?$"
 )
 _FAULT = re.compile(
     r"^\s*(?:(?P<current>Current thread|Thread) 0x(?P<number>[0-9A-Fa-f]{1,16})"

@@ -7,6 +7,7 @@ import re
 from whystuck.evidence.logs.lines import UNKNOWN_RANK
 from whystuck.evidence.ranks import MAX_RANK
 from whystuck.parse.logs.blocks.stacks.forms import COMMAND
+from whystuck.parse.logs.blocks.stacks.seen import StackSeen
 from whystuck.parse.logs.owners.said_groups import list_groups
 
 # The name of a rank in a line of its own, or at the end of one, as a heading of what follows.
@@ -315,3 +316,19 @@ def read_ranks_in_order(text: str) -> list[int]:
             return []
         found |= dict.fromkeys(range(low, high + 1))
     return [*found]
+
+
+_NOTE_RANK = re.compile(r"(?<!local )\brank[ =:]{0,2}(\d{1,7})\b", re.IGNORECASE)
+
+
+def take_note(process: StackSeen, note: str) -> None:
+    """Take what somebody wrote behind the head of a thread: whose it is, and who has it too."""
+    if find_whose(note) >= 0:
+        return  # it is said of the stack of another one
+    if (local := find_local_heading(note)) >= 0:
+        process.local = local
+    elif match := _NOTE_RANK.search(note):
+        process.rank = int(match[1]) if int(match[1]) <= MAX_RANK else UNKNOWN_RANK
+        process.others |= find_same(note) - {process.rank}
+    elif ranks := sorted(find_same(note)) or find_group_heading(note, UNKNOWN_RANK)[0]:
+        process.rank, process.others = ranks[0], frozenset(ranks[1:])

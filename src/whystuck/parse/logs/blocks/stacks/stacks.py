@@ -44,6 +44,7 @@ from whystuck.parse.logs.blocks.stacks.headings import (
     find_same_as,
     find_whose,
     is_same_word,
+    take_note,
 )
 from whystuck.parse.logs.blocks.stacks.hosts import find_host
 from whystuck.parse.logs.blocks.stacks.mains import is_worker, mark_main
@@ -84,7 +85,6 @@ _MAX_SHOWN = 64
 _HEADING_PID = re.compile(
     r"\b(?:pid|PID)[ =:#]{0,3}(\d{1,10})\b|^[\W_]{0,12}(\d{2,7})[ ,:(]{1,3}RANK[= ]"
 )
-_NOTE_RANK = re.compile(r"\brank[ =:]{0,2}(\d{1,7})\b", re.IGNORECASE)
 
 
 @dataclass(slots=True)
@@ -305,8 +305,8 @@ class StackReader:
         if known is None:
             process = StackSeen(row, line, source=name_source(head))
             known = self._open_process(process, find_pid(head))
-            if note := _NOTE_RANK.search(head.groupdict().get("note") or ""):
-                process.rank = int(note[1])
+            if note := head.groupdict().get("note"):
+                take_note(process, note)
         self._end_thread(known)
         known.seen = self._lines
         known.process.pid = known.process.pid or find_pid(head)

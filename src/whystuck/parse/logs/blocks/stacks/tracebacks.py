@@ -23,6 +23,8 @@ MAX_ORIGINS = 16
 # Lines of others in a row after which a traceback is taken as cut off, and as over.
 MAX_STRANGERS = 5000
 MAX_STRANGERS_BEHIND = 1500
+# So many lines of others may stand between a heading and its traceback.
+_MAX_BETWEEN = 64
 _SWEEP = 256
 _MAX_OPEN = 4096
 _MAX_LINE = 2000
@@ -43,7 +45,7 @@ _CHAIN = re.compile(
 )
 _RAISED = re.compile(r"^((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*)(?:: ?(.*)|$)")
 _SPAWNED = re.compile(r"^-- Process (\d+) terminated with the following error")
-_HEAD = re.compile(r"^Exception (?:in thread (\S+)|ignored in)")
+_HEAD = re.compile(r"^Exception (?:in thread (\S[^:]{0,99})|ignored in)")
 _IGNORED = " ignored"
 # The table of torchelastic holds tracebacks, two blanks further in.
 _IN_TABLE = re.compile(r"^\s*traceback : Traceback \(most recent call last\)")
@@ -199,7 +201,8 @@ class TraceReader:
         if found := _OF_RANK.search(text):
             trace.line, trace.is_told = replace(line, rank=min(int(found[1]), MAX_RANK)), True
         head, thread = self._heads.pop(line.owner, (-1, ""))
-        if head == row - 1:
+        # Only the lines of others may come between them.
+        if head == row - 1 or (line.owner and 0 < head >= row - _MAX_BETWEEN):
             trace.is_ignored = thread == _IGNORED
             trace.thread = "" if trace.is_ignored else thread
         if old is not None:
