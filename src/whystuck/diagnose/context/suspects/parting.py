@@ -25,6 +25,7 @@ from whystuck.diagnose.algorithms.source.calls import (
 from whystuck.diagnose.algorithms.stacks.frames import describe_place, select_user_frames
 from whystuck.diagnose.algorithms.stacks.positions import Doing, is_gathering_state, name_call
 from whystuck.diagnose.context.facts import Facts
+from whystuck.diagnose.context.suspects.lone_lines import judge_lone_line
 from whystuck.diagnose.context.suspects.stack_sides import Look, Parting, Side
 from whystuck.evidence.finding import Confidence
 from whystuck.evidence.ops.collectives import Frame
@@ -110,6 +111,8 @@ def _judge_lone_call(look: Look) -> Parting | None:
     # Most ranks may be right to call what the others do not.
     sides = (look.few,) if look.has_majority else look.sides
     found = [item for side in sides for item in _list_lone_calls(look, side)]
+    if not found:
+        return judge_lone_line(look)
     if len({side.ranks for side, _, _ in found}) != 1:
         return None
     side, rank, call = _choose(found)

@@ -20,11 +20,12 @@ class DeviceOutOfMemory(LogRule):
     ## How it is found
 
     The error of the allocator in the traceback or the log, with its sizes. Where at least three
-    quarters of the ranks print it, no rank is named. Where the message tells of another process, of
-    no rank, that holds as much of the device as was asked for, the summary says so: the rank is
-    named for its device. A size that no device could have (more than an exabyte) is what an aborted
-    communicator leaves behind, and never a cause. `details` holds `tried`, `capacity` and `free` as the message gives them, and `process`
-    and `held` of the other process.
+    quarters of the ranks print it, no rank is named. Where the message tells of another
+    process, of no rank, that holds as much of the device as was asked for, the summary says so:
+    the rank is named for its device. A size that no device could have (more than an exabyte) is
+    what an aborted communicator leaves behind, and never a cause. `details` holds `tried`,
+    `capacity` and `free` as the message gives them, and `process` and `held` of the other
+    process.
 
     ## False alarms
 

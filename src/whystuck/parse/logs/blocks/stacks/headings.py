@@ -139,6 +139,13 @@ _SAME = re.compile(
     rf"{_LIST.replace('NAME', 'last').replace('}?', '}')}(?:[\W_]|$)",
     re.IGNORECASE,
 )
+# Behind the name of one rank, as numbers alone: `rank 1 (2 and 3 same)`, `rank 1, same for 2-7`.
+_SHORT = re.compile(
+    r"rank[ =:_#]{0,2}\d{1,7}[ ,;(-]{1,4}"
+    rf"(?:(?:the )?same (?:for|on|at|in) (?P<last>\d(?:{_MORE}){{0,200}})(?![\w.])"
+    rf"|(?:and )?(?P<first>\d(?:{_MORE}){{0,200}}?) (?:(?:is|are|look) )?(?:all )?{_ALIKE})",
+    re.IGNORECASE,
+)
 _DENIED = re.compile(r"\b(?:not|but|except|unlike|nearly|almost|isn't|aren't|n't)\b", re.IGNORECASE)
 _LOCAL = re.compile(
     r"(?:^[\W_]{0,12}|[#=(*-] {0,4})local[ _-]?rank[ =:_#]{0,2}(\d{1,4})(?![\w.])", re.IGNORECASE
@@ -249,9 +256,9 @@ def _is_ahead(text: str) -> bool:
     return text.rstrip().endswith(":") and _SEVERAL.match(text) is not None
 
 
-def find_same(text: str) -> frozenset[int]:
-    """Return the ranks that a sentence says have the same stack."""
-    match = _SAME.search(text)
+def find_same(text: str, *, is_heading: bool = False) -> frozenset[int]:
+    """Return the ranks that a sentence says have the same stack; headings may have numbers only."""
+    match = _SAME.search(text) or (_SHORT.search(text) if is_heading else None)
     if match is None or _DENIED.search(text) or _is_ahead(text):
         return frozenset()
     return read_rank_list(match["first"] or match["last"])

@@ -50,9 +50,10 @@ _PLAIN = (
         r"L?(?P<last>\d{1,6})\)?[\W_]{0,12}$"
     ),
 )
-# The name of the file alone, above a listing.
+# The name of the file above a listing, alone or behind a sentence.
 _NAME = re.compile(
-    rf"^(?:[#/*=>-]{{1,12}} ?)?(?:(?:in|file|from):? )?`?{_FILE}`?(?: ?[:,(].{{0,60}})?"
+    rf"^(?:[A-Za-z][^\n\"]{{0,80}}[.:;!] )?(?:[#/*=>-]{{1,12}} ?)?(?:(?:in|file|from):? )?"
+    rf"`?{_FILE}`?(?: ?[:,(].{{0,60}})?"
     r"[ =<*-]{0,12}$"
 )
 _NUMBERED = re.compile(

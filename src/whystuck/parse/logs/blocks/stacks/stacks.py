@@ -270,13 +270,13 @@ class StackReader:
         elif (local := find_local_heading(text[:200], writer)) >= 0:
             self._heading = _Heading(seen=self._lines, writer=writer, local=local)
             self._heading.rank_pid = _read_pid(text)
-            self._heading.others = find_same(text[:400])
+            self._heading.others = find_same(text[:400], is_heading=True)
         elif match := find_heading(text[:200], writer):
             groups, self._parent = match.groupdict(), 0
             number = int(groups.get("rank") or groups.get("last") or match["said"])
             rank = number if number <= MAX_RANK else UNKNOWN_RANK
             self._heading = _Heading(rank, 0, "", self._lines, _read_pid(text), writer)
-            self._heading.others = find_same(text[:400]) - {rank}
+            self._heading.others = find_same(text[:400], is_heading=True) - {rank}
             self._heading.node = find_host(text)
         elif not self._note_several(text, writer):
             if GDB_NOISE.match(text):
