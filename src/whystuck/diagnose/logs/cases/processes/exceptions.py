@@ -247,14 +247,13 @@ def _make_case(view: LogView, group: Alike, who: _Who, lines: tuple[LogEvent, ..
         return replace(
             case, code=codes.CONFIG_ERROR, summary=summary, details=details, remedies=remedies
         )
-    if _LOADER_TIMEOUT.match(group.message):
-        told = "no worker of its data loader delivered a batch"
-        summary = f"{told}, and {summary}"
-        # What the rank raised tells that it waited: the cause is in the worker.
-        return replace(
-            case, code=codes.INPUT_WORKER_STUCK, summary=summary, remedies=_LOADER_REMEDIES
-        )
-    return case
+    return _blame_workers(case) if _LOADER_TIMEOUT.match(group.message) else case
+
+
+def _blame_workers(case: Case) -> Case:
+    """Tell of a data loader that timed out: the rank waited, and the cause is in its worker."""
+    summary = f"no worker of its data loader delivered a batch, and {case.summary}"
+    return replace(case, code=codes.INPUT_WORKER_STUCK, summary=summary, remedies=_LOADER_REMEDIES)
 
 
 def _place(group: Alike, who: _Who) -> tuple[Place, ...]:
