@@ -21,10 +21,13 @@ REST = [
     "    run (net/loop.py:15)",
 ]
 HEADS = [
-    ("$ py-spy dump --pid 311    # LOCAL_RANK=0", "$ py-spy dump --pid 312   # LOCAL_RANK=1, same for 2 and 3"),
+    (
+        "$ py-spy dump --pid 311    # LOCAL_RANK=0",
+        "$ py-spy dump --pid 312    # LOCAL_RANK=1, same for 2 and 3",
+    ),
     ("# rank 0", "# rank 1 (2 and 3 same)"),
     ("rank 0:", "ranks 1-3:"),
-]  # fmt: skip
+]
 
 
 def list_source(test: str, *more: str) -> list[str]:

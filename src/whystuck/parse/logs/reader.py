@@ -11,12 +11,12 @@ from collections import deque
 from whystuck.parse.logs.blocks.calls.ras import RasReader
 from whystuck.parse.logs.blocks.machines.boot_lines import BootReader
 from whystuck.parse.logs.blocks.notes import find_notes
+from whystuck.parse.logs.blocks.rank_tables.rank_tables import MOST_ABOVE
 from whystuck.parse.logs.blocks.sections import SectionFinder
 from whystuck.parse.logs.blocks.stacks.fatals import FatalReader
 from whystuck.parse.logs.blocks.stacks.shown_source import MAX_SHOWN, MOST_PASTED, find_shown
 from whystuck.parse.logs.blocks.stacks.stacks import StackReader
 from whystuck.parse.logs.blocks.stacks.tracebacks import TraceReader, read_syntax_error
-from whystuck.parse.logs.blocks.tables.rank_tables import MOST_ABOVE
 from whystuck.parse.logs.blocks.tables.tables import TableReader
 from whystuck.parse.logs.clusters import ClusterReader
 from whystuck.parse.logs.compiled import LogTables, load_tables

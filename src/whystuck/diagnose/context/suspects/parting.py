@@ -25,8 +25,7 @@ from whystuck.diagnose.algorithms.source.calls import (
 from whystuck.diagnose.algorithms.stacks.frames import describe_place, select_user_frames
 from whystuck.diagnose.algorithms.stacks.positions import Doing, is_gathering_state, name_call
 from whystuck.diagnose.context.facts import Facts
-from whystuck.diagnose.context.suspects.lone_lines import judge_lone_line
-from whystuck.diagnose.context.suspects.stack_sides import Look, Parting, Side
+from whystuck.diagnose.context.suspects.stack_sides import Look, Parting, Side, judge_lone_line
 from whystuck.evidence.finding import Confidence
 from whystuck.evidence.ops.collectives import Frame
 from whystuck.evidence.ranks import name_ranks

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from whystuck.diagnose import codes
 from whystuck.diagnose.algorithms.ops.mesh import Mesh
 from whystuck.diagnose.algorithms.source.branches import Relation, relate_sites
+from whystuck.diagnose.algorithms.source.guards import is_lone_line
 from whystuck.diagnose.algorithms.stacks.frames import describe_place, name_function
 from whystuck.diagnose.context.facts import Facts
 from whystuck.evidence.finding import Confidence
@@ -15,6 +17,8 @@ from whystuck.evidence.ranks import name_ranks
 _PAIR = 2
 _MANY = 3
 _MAX_SIDES = 4
+# So many of the others are asked for a condition on the rank.
+_MAX_COMPARED = 64
 # Calls that are over for some ranks while others still wait in them.
 _ONE_SIDED = {
     "broadcast",
@@ -140,3 +144,24 @@ class Look:
         )
         is_long = still_s >= self.facts.policy.snapshot_stall_s
         return Confidence.LIKELY if is_long else Confidence.POSSIBLE
+
+
+def judge_lone_line(look: Look) -> Parting | None:
+    """Look for the line of one rank to which the source lets no other come."""
+    few, many = look.few, look.many
+    if len(few.ranks) != 1 or not look.has_majority:
+        return None
+    rank, others = few.ranks[0], many.ranks[:_MAX_COMPARED]
+    sources = look.facts.evidence.sources
+    lone = [frame for frame in few.site if is_lone_line(frame, rank, others, sources)]
+    if not lone:
+        return None
+    return Parting(
+        codes.EXTRA_COLLECTIVE,
+        look.sure,
+        f"{name_ranks(few.ranks)} alone comes to {describe_place(lone[0])}, by a condition on the "
+        f"rank, and waits there in {few.op} for the others",
+        look.sides,
+        few.ranks,
+        {rank: tuple(dict.fromkeys((*lone[:1], *few.site)))} | {many.ranks[0]: many.site[:1]},
+    )

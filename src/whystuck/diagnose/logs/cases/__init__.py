@@ -57,19 +57,19 @@ from whystuck.diagnose.logs.cases.resources.memory_daemons import make_daemons
 from whystuck.diagnose.logs.cases.resources.shared_memory import make_shared_memory
 from whystuck.diagnose.logs.cases.resources.stale_files import make_stale_files
 from whystuck.diagnose.logs.cases.resources.storage import make_silent_storage
+from whystuck.diagnose.logs.cases.saves.growing_saves import make_growing_saves
+from whystuck.diagnose.logs.cases.saves.saves import make_slow_saves
+from whystuck.diagnose.logs.cases.saves.serial_saves import make_serial_saves
+from whystuck.diagnose.logs.cases.saves.slow_storage import make_slow_storage
 from whystuck.diagnose.logs.cases.short_limits import make_short_limits
 from whystuck.diagnose.logs.cases.slow.busy import make_busy
 from whystuck.diagnose.logs.cases.slow.extremes import make_extremes
-from whystuck.diagnose.logs.cases.slow.growing_saves import make_growing_saves
 from whystuck.diagnose.logs.cases.slow.kernel_shares import make_kernel_shares
 from whystuck.diagnose.logs.cases.slow.link_speeds import make_link_speeds
 from whystuck.diagnose.logs.cases.slow.memory_pressure import make_memory_pressure
 from whystuck.diagnose.logs.cases.slow.quotas import make_quotas
 from whystuck.diagnose.logs.cases.slow.recompiles import make_recompiles
-from whystuck.diagnose.logs.cases.slow.saves import make_slow_saves
-from whystuck.diagnose.logs.cases.slow.serial_saves import make_serial_saves
 from whystuck.diagnose.logs.cases.slow.slow_hosts import make_slow_hosts
-from whystuck.diagnose.logs.cases.slow.slow_storage import make_slow_storage
 from whystuck.diagnose.logs.cases.slow.slow_tables import make_starved, make_throttled
 from whystuck.diagnose.logs.cases.slow.starved_phases import make_starved_phases
 from whystuck.diagnose.logs.cases.slow.stragglers import make_stragglers

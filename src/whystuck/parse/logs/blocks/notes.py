@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from itertools import chain
 
 from whystuck.parse.logs.blocks.calls.group_notes import find_group_notes
+from whystuck.parse.logs.blocks.rank_tables.rank_types import find_rank_types
 from whystuck.parse.logs.blocks.tables.durations import find_durations
-from whystuck.parse.logs.blocks.tables.rank_types import find_rank_types
 from whystuck.parse.logs.blocks.tables.step_rates import find_step_rates
 from whystuck.parse.logs.blocks.tables.tabled import TabledSeen
 from whystuck.parse.logs.blocks.tables.work_lists import find_work_lists

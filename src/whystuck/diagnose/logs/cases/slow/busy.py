@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from whystuck.diagnose import codes
 from whystuck.diagnose.algorithms.failures.causes import is_timeout
 from whystuck.diagnose.logs.cases.parts import WAITS, find_time, is_said, list_ranks
-from whystuck.diagnose.logs.cases.slow.growing_saves import make_growing_saves
-from whystuck.diagnose.logs.cases.slow.saves import make_slow_saves
+from whystuck.diagnose.logs.cases.saves.growing_saves import make_growing_saves
+from whystuck.diagnose.logs.cases.saves.saves import make_slow_saves
 from whystuck.diagnose.logs.story import BUSY, Case
 from whystuck.diagnose.logs.view import LogView
 from whystuck.evidence.finding import Confidence

@@ -13,7 +13,7 @@ from statistics import median
 
 from whystuck.diagnose import codes
 from whystuck.diagnose.logs.cases.parts import find_time
-from whystuck.diagnose.logs.cases.slow.slow_storage import describe_storage, list_slow_storage
+from whystuck.diagnose.logs.cases.saves.slow_storage import describe_storage, list_slow_storage
 from whystuck.diagnose.logs.cases.slow.slow_tables import make_starved
 from whystuck.diagnose.logs.cases.slow.time_tables import is_wait, read_last_table
 from whystuck.diagnose.logs.story import NOTE, Case

@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from functools import partial
 
+from whystuck.parse.logs.blocks.rank_tables.rank_heads import Column, RankTable
 from whystuck.parse.logs.blocks.tables import cells
 from whystuck.parse.logs.blocks.tables.column_names import read_name
-from whystuck.parse.logs.blocks.tables.rank_heads import Column, RankTable
 
 # The first row of a table is of rank 0; lines with prefixes are read as the ranks print them.
 NAMED_MARKS = tuple(

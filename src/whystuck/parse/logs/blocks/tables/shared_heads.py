@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 
 from whystuck.evidence.ranks import MAX_RANK
+from whystuck.parse.logs.blocks.rank_tables.rank_heads import Column, RankTable
 from whystuck.parse.logs.blocks.tables import cells
 from whystuck.parse.logs.blocks.tables.column_names import Name, read_name
-from whystuck.parse.logs.blocks.tables.rank_heads import Column, RankTable
 
 SHARED_MARKS = (
     *(

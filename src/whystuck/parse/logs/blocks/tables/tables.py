@@ -40,17 +40,17 @@ from whystuck.parse.logs.blocks.machines.ports import PORT_MARKS, PortReader
 from whystuck.parse.logs.blocks.machines.power_rows import POWER_MARKS, PowerReader
 from whystuck.parse.logs.blocks.machines.shm_rows import SHM_MARKS, ShmReader
 from whystuck.parse.logs.blocks.machines.storage_rows import STORAGE_MARKS, StorageReader
+from whystuck.parse.logs.blocks.rank_tables.rank_counts import COUNT_MARKS as CALL_MARKS
+from whystuck.parse.logs.blocks.rank_tables.rank_counts import CountReader
+from whystuck.parse.logs.blocks.rank_tables.rank_formulas import FORMULA_MARKS, FormulaReader
+from whystuck.parse.logs.blocks.rank_tables.rank_tables import RANK_MARKS, Above, RankTableReader
+from whystuck.parse.logs.blocks.rank_tables.rank_times import TIME_MARKS, TimeReader
+from whystuck.parse.logs.blocks.rank_tables.rank_values import VALUE_MARKS, ValueReader
 from whystuck.parse.logs.blocks.stacks.kernel_waits import WAIT_MARKS, WaitReader
 from whystuck.parse.logs.blocks.stacks.process_rows import PROCESS_MARKS, ProcessReader
 from whystuck.parse.logs.blocks.tables.batch_counts import BATCH_MARKS, BatchReader
 from whystuck.parse.logs.blocks.tables.kernel_shares import KERNEL_MARKS, KernelReader
 from whystuck.parse.logs.blocks.tables.none_left import NONE_MARKS, NoneReader
-from whystuck.parse.logs.blocks.tables.rank_counts import COUNT_MARKS as CALL_MARKS
-from whystuck.parse.logs.blocks.tables.rank_counts import CountReader
-from whystuck.parse.logs.blocks.tables.rank_formulas import FORMULA_MARKS, FormulaReader
-from whystuck.parse.logs.blocks.tables.rank_tables import RANK_MARKS, Above, RankTableReader
-from whystuck.parse.logs.blocks.tables.rank_times import TIME_MARKS, TimeReader
-from whystuck.parse.logs.blocks.tables.rank_values import VALUE_MARKS, ValueReader
 from whystuck.parse.logs.blocks.tables.slowest_rows import SLOWEST_MARKS, SlowestReader
 from whystuck.parse.logs.blocks.tables.tabled import RowReader, TabledSeen
 from whystuck.parse.logs.blocks.tables.work_cells import WORK_MARKS, WorkReader

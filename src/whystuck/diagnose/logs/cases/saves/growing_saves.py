@@ -10,7 +10,7 @@ from whystuck.diagnose.algorithms.failures.causes import is_timeout
 from whystuck.diagnose.algorithms.processes.growth import find_growth
 from whystuck.diagnose.algorithms.stacks.positions import Doing, locate
 from whystuck.diagnose.logs.cases.parts import WAITS, find_time, is_said, list_ranks
-from whystuck.diagnose.logs.cases.slow.saves import find_saver, make_slow_saves
+from whystuck.diagnose.logs.cases.saves.saves import find_saver, make_slow_saves
 from whystuck.diagnose.logs.story import BUSY, Case
 from whystuck.diagnose.logs.view import LogView
 from whystuck.evidence.finding import Confidence

@@ -10,6 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from whystuck.parse.logs.blocks.rank_tables.rank_heads import (
+    Column,
+    RankTable,
+    list_rows,
+    pair_names,
+    read_rank_head,
+    read_sum,
+)
 from whystuck.parse.logs.blocks.tables import cells
 from whystuck.parse.logs.blocks.tables.column_names import (
     Name,
@@ -26,14 +34,6 @@ from whystuck.parse.logs.blocks.tables.column_names import (
     tells_sums,
 )
 from whystuck.parse.logs.blocks.tables.named_cells import NAMED_MARKS, read_named_head
-from whystuck.parse.logs.blocks.tables.rank_heads import (
-    Column,
-    RankTable,
-    list_rows,
-    pair_names,
-    read_rank_head,
-    read_sum,
-)
 from whystuck.parse.logs.blocks.tables.shared_heads import (
     SHARED_MARKS,
     read_shared_head,

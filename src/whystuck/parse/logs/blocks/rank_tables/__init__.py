@@ -1,0 +1,1 @@
+"""Readers of tables and rows with a figure for each rank."""
