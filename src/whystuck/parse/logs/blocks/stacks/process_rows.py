@@ -22,6 +22,8 @@ PROCESS_MARKS = (
     *(f" {state}l ".encode() for state in "DRSTt"),
     # One that sleeps in the kernel, without threads; columns are padded.
     b" D    ",
+    b"--no-headers",
+    b"--no-heading",
 )
 
 # A process, or the state of one, at the end of a heading that has nothing but such names.
@@ -31,6 +33,25 @@ _NAME = re.compile(r"^[A-Z%+*-]{1,12}$")
 _STATE = re.compile(r"^[RSDTtZIXW][<NLsl+]{0,6}$")
 _WAIT = re.compile(r"^[a-z_][\w.]{2,79}$")
 _MOST_COLUMNS = 30
+# A list without a heading, whose columns stand in the command: `ps -o pid,stat,wchan:24 -p 71`.
+_ASKED = re.compile(
+    r"\bps\b(?=.{0,200} --no-head)(?:.{0,80}?) -?o ?(?P<columns>[a-z_:,\d=]{3,120})"
+)
+# The processes of a loop that such a command is in.
+_FOUND = re.compile(
+    r"\bpgrep (?:-[\w,]{1,4} ){0,4}-\w{0,4}f ['\"]?"
+    r"(?P<name>[\w./-]{0,60}(?:train|tune|\.py)[\w./-]{0,40})"
+)
+_ALIASES = {
+    "CMD": "CMD",
+    "ARGS": "CMD",
+    "COMMAND": "CMD",
+    "COMM": "CMD",
+    "S": "STAT",
+    "STATE": "STAT",
+}
+# They hold spaces.
+_WIDE = {"LSTART", "START_TIME"}
 # What a rank is started by: a row without a heading is none of another program.
 _PROGRAM = r"(?P<command>(?:\S{0,200}/)?(?:python[\d.]{0,5}|pt_\w{1,20}|ray::\w{0,40}|torchrun|deepspeed)\b.{0,400})"  # noqa: E501
 _BARE = re.compile(
@@ -55,6 +76,8 @@ class ProcessReader:
     def __init__(self) -> None:
         self._columns: list[str] = []
         self._strangers = 0
+        # What the processes are called whose rows do not tell it.
+        self._program = ""
 
     @property
     def is_open(self) -> bool:
@@ -64,7 +87,11 @@ class ProcessReader:
     def read(self, line: LogLine, row: int, *, is_mark: bool) -> Iterator[TabledSeen]:
         """Take a line; yield the process that it is of."""
         if is_mark and (columns := _find_head(line.text)):
+            self._columns, self._strangers, self._program = columns, 0, ""
+        elif is_mark and (columns := _find_asked(line.text)):
+            found = _FOUND.search(line.text)
             self._columns, self._strangers = columns, 0
+            self._program = f"python {found['name']}" if found else ""
         elif self._columns:
             yield from self._read_row(line, row)
         elif is_mark:
@@ -80,7 +107,8 @@ class ProcessReader:
             if self._strangers > MAX_STRANGERS:
                 self._columns = []
             return
-        one = _make(line, row, pid, state, told.get("WCHAN", ""), cells[-1])
+        command = cells[-1] if self._columns[-1] in _COMMANDS else self._program
+        one = _make(line, row, pid, state, told.get("WCHAN", ""), command)
         if (parent := told.get("PPID", "")).isdecimal():
             one.groups["parent"] = parent[:9]
         yield one
@@ -91,6 +119,19 @@ def _find_head(text: str) -> list[str]:
     names = text.split(None, _MOST_COLUMNS)
     is_head = bool(names) and names[-1] in _COMMANDS and all(map(_NAME.match, names))
     return names if is_head and any(name in names for name in _STATS) else []
+
+
+def _find_asked(text: str) -> list[str]:
+    """Return the columns that a command asks for, which prints no heading; empty without states."""
+    match = _ASKED.search(text[:400])
+    names = (
+        [name.partition(":")[0].rstrip("=") for name in match["columns"].split(",")]
+        if match
+        else []
+    )
+    columns = [_ALIASES.get(name.upper(), name.upper()) for name in names]
+    is_plain = "STAT" in columns and "CMD" not in columns[:-1] and _WIDE.isdisjoint(columns)
+    return columns if is_plain else []
 
 
 def _read_bare(line: LogLine, row: int) -> Iterator[TabledSeen]:
