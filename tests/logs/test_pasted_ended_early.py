@@ -92,6 +92,7 @@ EARLY = [
     "INFO EarlyStopping triggered at epoch 7",
     "Early stopping after 12 evaluations",
     "early stop: patience exhausted",
+    "val_loss 0.41 patience 5/5 -> early stop",
     "val metric is flat, leaving the training.",
 ]
 PREFIXES = ["[rank{0}]: ", "rank={0} ", "[{0}] "]
@@ -115,6 +116,7 @@ def test_rank_that_stops_early_by_itself_is_named(tmp_path: Path, words: str, pr
     [
         "EarlyStopping counter: 3 out of 5",
         "early stopping is enabled, patience 5",
+        "callbacks: checkpoint, lr monitor and early stop",
         "early_stopping_patience=5",
         "leaving training mode for evaluation",
     ],
