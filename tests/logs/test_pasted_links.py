@@ -94,7 +94,7 @@ def test_host_whose_pairs_are_all_slow_is_named(tmp_path: Path, form: str) -> No
     rows = [form.format(a, b, 118.4 + a if 4 in (a, b) else 371.2 - a) for a, b in PAIRS]
     finding = first_of(say(tmp_path, PERF, *rows))
 
-    assert (finding.code, finding.culprits.nodes) == ("N410", ["nd-04"])
+    assert (finding.code, finding.culprits.nodes) == ("S302", ["nd-04"])
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ def write_matrix(
 def test_host_that_is_slow_with_all_others(tmp_path: Path, draw: Draw, head: str) -> None:
     finding = first_of(say(tmp_path, head, "", *draw(*write_matrix("mi-d"))))
 
-    assert (finding.code, finding.culprits.nodes) == ("N410", ["mi-d"])
+    assert (finding.code, finding.culprits.nodes) == ("S302", ["mi-d"])
     assert finding.culprits.ranks == []
 
 
@@ -62,7 +62,7 @@ def test_host_that_only_receives_slowly(tmp_path: Path) -> None:
 def test_one_of_three_hosts(tmp_path: Path) -> None:
     told = write_matrix("gx03", hosts=["gx01", "gx02", "gx03"], corner="")
     finding = first_of(say(tmp_path, "host to host, GB/s", "", *draw_blanks(*told)))
-    assert (finding.code, finding.culprits.nodes) == ("N410", ["gx03"])
+    assert (finding.code, finding.culprits.nodes) == ("S302", ["gx03"])
 
 
 def test_one_pair_that_is_slow(tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ def test_card_with_fewer_lanes_than_others(
     rows = [form.format(at, *(lanes if at == 2 else (400, 4))) for at in range(4)]
     finding = first_of(say(tmp_path, LOOP.format("mi-d"), *rows))
 
-    assert (finding.code, finding.culprits.nodes) == ("N410", ["mi-d"])
+    assert (finding.code, finding.culprits.nodes) == ("S302", ["mi-d"])
     assert finding.details["port"] == "mlx5_2:1"
 
 

@@ -33,10 +33,8 @@ class FabricErrors(CheckRule):
 
     Of counters that `perfquery`, `ethtool -S` or the kernel's files show: a port with 1000 symbol
     or receive errors, 50 recoveries or 10 losses of its link, where most others that are shown
-    have less than a hundredth of that.
-
-    Where bandwidths of pairs of hosts are listed, or stand in a matrix: the one host whose pairs
-    are all slow, while the pairs without it are fast.
+    have less than a hundredth of that. Or one port alone with as many, whose rate is half of that
+    of most cards of its host, or less.
 
     ## False alarms
 

@@ -32,8 +32,9 @@ class SlowNode(Rule):
     of hosts alone, where the others differ by little, or by the scores of a straggler report
     (`Rank=8 Node=n2 Score=0.57`, `StragglerId(rank=8, node='n2')`).
 
-    Of tests of nccl-tests between pairs of hosts, below headings with both names or with the list
-    of devices that each prints, it is the host of all slow pairs, where all others are fast.
+    Of bandwidths of pairs of hosts, in a list, in a matrix or as nccl-tests prints them below
+    headings with both names or the list of its devices, it is the host of all slow pairs, where all
+    others are fast.
 
     ## False alarms
 

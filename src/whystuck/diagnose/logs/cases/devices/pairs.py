@@ -1,4 +1,4 @@
-"""N410, S302 and S303 by bandwidths of pairs of hosts.
+"""S302 and S303 by bandwidths of pairs of hosts.
 
 All pairs with one host are slow, and no other is; or one pair alone is.
 """
@@ -6,7 +6,6 @@ All pairs with one host are slow, and no other is; or one pair alone is.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from statistics import median
 
 from whystuck.diagnose import codes
@@ -44,8 +43,7 @@ def make_pairs(view: LogView) -> Iterator[Case]:
                 return
             continue
         if not any(make_ports(view)):
-            case = _make_case(host, slow, median(map(_read_speed, well)))
-            yield _blame_host(case) if slow[0].groups.get("of") == "hosts" else case
+            yield _make_case(host, slow, median(map(_read_speed, well)))
         return
 
 
@@ -98,28 +96,16 @@ def _make_case(host: str, slow: Sequence[LogEvent], usual: float) -> Case:
     most = max(map(_read_speed, slow))
     others = sorted({end for row in slow for end in _list_ends(row)} - {host})
     return Case(
-        code=codes.FABRIC_ERRORS,
+        code=codes.SLOW_NODE,
         summary=f"{host} reaches {most:g} with {' and '.join(others[:4])}, where other pairs reach "
-        f"{usual:g}: one of its cards or links is slow, and so is every ring through it",
+        f"{usual:g}: the host, one of its cards or links is slow, and so is every ring through it",
         tier=_TIER,
         nodes=(host,),
         lines=tuple(slow[:_MAX_LINES]),
         confidence=Confidence.LIKELY,
-        details={"port": "", "state": "", "link": ""},
+        details={},
         remedies=(f"on {host}: `ibstat` and `mlxlink -d DEVICE`: rate and width of each card",),
         is_foreign=True,
-    )
-
-
-def _blame_host(case: Case) -> Case:
-    """Tell of the host: a test of all its devices goes through more than cards and links."""
-    summary = case.summary.partition(": one of its cards")[0]
-    return replace(
-        case,
-        code=codes.SLOW_NODE,
-        summary=f"{summary} in the same test: the host, its cards or its links are slow, and all "
-        "others wait for it",
-        details={},
     )
 
 

@@ -59,7 +59,7 @@ class PairTestReader:
             self._pair, self._hosts = None, set()
             if pair:
                 told = {"table": f"test {self._begin}", "one": pair[0], "other": pair[1]}
-                told |= {"speed": match["speed"], "of": "hosts"}
+                told |= {"speed": match["speed"]}
                 yield TabledSeen("table.pair", row, line, told)
         elif match := _HEAD.match(text):
             self._pair, self._hosts, self._left = (match["one"], match["other"]), set(), _MOST_LINES
