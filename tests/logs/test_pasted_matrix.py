@@ -111,7 +111,7 @@ def test_card_with_fewer_lanes_than_others(
     rows = [form.format(at, *(lanes if at == 2 else (400, 4))) for at in range(4)]
     finding = first_of(say(tmp_path, LOOP.format("mi-d"), *rows))
 
-    assert (finding.code, finding.culprits.nodes) == ("S302", ["mi-d"])
+    assert (finding.code, finding.culprits.nodes) == ("N410", ["mi-d"])
     assert finding.details["port"] == "mlx5_2:1"
 
 
