@@ -212,10 +212,11 @@ def _find_ranks(view: LogView, mistake: _Mistake) -> tuple[int, ...]:
     """Return the ranks that have it, where others got past it."""
     ranks = mistake.ranks
     if mistake.error.kind.is_of_host:
-        # Where no host is named, the rank that says so stands for its own.
-        return () if view.is_everywhere(ranks) or len(view.ranks) <= len(ranks) else ranks
-    others = {item.rank for item in view.exceptions} - set(ranks) - {-1}
-    if mistake.error.kind.name not in _OF_RANK or view.is_everywhere(ranks) or not others:
+        # Where no host is named, the rank that says so stands for its own, beside others.
+        written = frozenset[int]().union(*(file.ranks for file in view.files))
+        return ranks if written - set(ranks) and not view.is_everywhere(ranks) else ()
+    raised = {item.rank for item in view.exceptions} - set(ranks) - {-1}
+    if mistake.error.kind.name not in _OF_RANK or view.is_everywhere(ranks) or not raised:
         return ()
     return ranks
 
