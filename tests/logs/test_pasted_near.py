@@ -445,6 +445,36 @@ def test_fabric_manager_of_another_version_is_a_mistake_of_its_host(
     assert "550.54.15" in first_of(report).summary
 
 
+@pytest.mark.parametrize(
+    ("shown", "is_on_it"),
+    [
+        (("$ kubectl get pod sft-2 -o wide | awk '{print $7}'", "NODE", "hx-3"), True),
+        (
+            (
+                "$ kubectl get pods -o wide",
+                "NAME    READY   STATUS    RESTARTS      AGE   IP          NODE   NOMINATED NODE",
+                "sft-1   1/1     Running   0             2h    10.0.1.7    hx-9   <none>",
+                "sft-2   0/1     Error     1 (5m ago)    2h    10.0.1.8    hx-3   <none>",
+            ),
+            True,
+        ),
+        (("$ kubectl get pod sft-2 -o wide | awk '{print $7}'", "NODE", "hx-9"), False),
+        (("$ kubectl get pod sft-1 -o wide | awk '{print $7}'", "NODE", "hx-3"), False),
+        ((), False),
+    ],
+    ids=["column", "table", "elsewhere", "another", "unknown"],
+)
+def test_fabric_manager_explains_the_pods_that_are_on_its_host(
+    tmp_path: Path, shown: tuple[str, ...], *, is_on_it: bool
+) -> None:
+    job = f"RuntimeError: {UNREADY.partition(': CUDA')[2]}"
+    lines = ["$ kubectl logs sft-2", '  File "/w/t.py", line 3, in <module>', "    init()", job]
+    report = say(tmp_path, *lines, *shown, f"Oct 02 05:11:09 hx-3 {MANAGER}")
+
+    assert (first_of(report).code == "C210") is is_on_it
+    assert ("hx-3" in blamed_of(report)[1]) or not is_on_it
+
+
 def test_fabric_manager_of_one_host_explains_nothing_on_another(tmp_path: Path) -> None:
     lines = [f"Oct 02 05:11:09 hx-3 {MANAGER}", f"hx-4: [rank8]: RuntimeError: {UNREADY[13:]}"]
     report = say(tmp_path, *lines, "hx-3: [rank0]: step 3", "hx-4: [rank8]: step 3")

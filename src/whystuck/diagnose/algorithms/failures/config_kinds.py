@@ -276,6 +276,13 @@ KINDS: tuple[ConfigKind, ...] = (
         is_plain=True,
     ),
     make_kind(
+        "interface",
+        r"\bUnable to find address for: (?P<nic>[\w.-]{1,40})",
+        "the network interface {nic}, which gloo is told to use, has no address on this host",
+        "ip -br addr   # on every node; then bring it up, or set GLOO_SOCKET_IFNAME to another",
+        is_plain=True,
+    ),
+    make_kind(
         "fork",
         r"Cannot re-initialize CUDA in forked subprocess",
         "CUDA was used before a process was forked",

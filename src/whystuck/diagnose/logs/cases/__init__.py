@@ -20,6 +20,7 @@ from whystuck.diagnose.logs.cases.devices.shared_devices import make_unbound
 from whystuck.diagnose.logs.cases.devices.told_errors import make_told_errors
 from whystuck.diagnose.logs.cases.network.blocked import make_blocked
 from whystuck.diagnose.logs.cases.network.clocks_off import make_clocks_off
+from whystuck.diagnose.logs.cases.network.interfaces import make_unaddressed
 from whystuck.diagnose.logs.cases.network.launchers import make_unstarted
 from whystuck.diagnose.logs.cases.network.packets import make_packets
 from whystuck.diagnose.logs.cases.network.paths import make_paths
@@ -30,6 +31,7 @@ from whystuck.diagnose.logs.cases.ops.calls import make_calls
 from whystuck.diagnose.logs.cases.ops.counted_calls import make_counted_calls
 from whystuck.diagnose.logs.cases.ops.crossed import make_crossed
 from whystuck.diagnose.logs.cases.ops.crossed_orders import make_crossed_orders
+from whystuck.diagnose.logs.cases.ops.held_back import make_held_back
 from whystuck.diagnose.logs.cases.ops.horovod import make_horovod_mismatch
 from whystuck.diagnose.logs.cases.ops.left_behind import make_left_behind
 from whystuck.diagnose.logs.cases.ops.left_out import make_left_out
@@ -62,6 +64,7 @@ from whystuck.diagnose.logs.cases.saves.saves import make_slow_saves
 from whystuck.diagnose.logs.cases.saves.serial_saves import make_serial_saves
 from whystuck.diagnose.logs.cases.saves.slow_storage import make_slow_storage
 from whystuck.diagnose.logs.cases.short_limits import make_short_limits
+from whystuck.diagnose.logs.cases.slow.built_late import make_built_late
 from whystuck.diagnose.logs.cases.slow.busy import make_busy
 from whystuck.diagnose.logs.cases.slow.extremes import make_extremes
 from whystuck.diagnose.logs.cases.slow.kernel_shares import make_kernel_shares
@@ -99,6 +102,7 @@ MAKERS: tuple[Maker, ...] = (
     make_hardware,
     make_fabric_managers,
     make_downed,
+    make_unaddressed,
     make_device_fault,
     make_miscomputing,
     make_absent,
@@ -134,6 +138,7 @@ MAKERS: tuple[Maker, ...] = (
     make_growing_saves,
     make_serial_saves,
     make_busy,
+    make_built_late,
     make_recompiles,
     make_stale_files,
     make_silent_storage,
@@ -146,6 +151,7 @@ MAKERS: tuple[Maker, ...] = (
     make_swallowed,
     make_left_out,
     make_left_behind,
+    make_held_back,
     make_told_history,
     make_told_splits,
     make_told_transfers,

@@ -28,6 +28,7 @@ class DeviceStalled(SuspectRule):
 
     In a log: a kernel stack (`/proc/PID/stack`) that is in a call of the driver of a device, and
     does not run: `likely` where the state is told, too (`D`). `details.driver` names it.
+    Printed entries of flight recorders tell what dumps do, where all others wait in a later op.
 
     ## False alarms
 

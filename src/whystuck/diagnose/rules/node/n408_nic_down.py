@@ -29,7 +29,8 @@ class NicDown(CheckRule):
 
     Of texts, a port that `ibstat`, `ibdev2netdev`, `rdma link`, `ethtool` or `ip link` show to be
     down, where NCCL (`Got async event : port error`) or the kernel (`Link down`) say that it went
-    down while ranks worked. Without such a look, or where the card itself broke, it is C208.
+    down while ranks worked. Without such a look, or where the card itself broke, it is C208. Or an
+    interface of which gloo finds no address, and that `ip -br addr` shows to be down there.
 
     ## False alarms
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from whystuck.diagnose import codes
-from whystuck.diagnose.logs.cases.devices.hardware import LACKS_DEVICES
+from whystuck.diagnose.logs.cases.devices.following import LACKS_DEVICES
 from whystuck.diagnose.logs.cases.parts import (
     find_time,
     is_said,

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from whystuck.diagnose import codes
-from whystuck.diagnose.logs.cases.devices.hardware import LACKS_DEVICES
+from whystuck.diagnose.logs.cases.devices.following import LACKS_DEVICES
 from whystuck.diagnose.logs.cases.parts import find_time, is_said
 from whystuck.diagnose.logs.story import ALOOF, LINKED, NEAR, OUTSIDE, Case
 from whystuck.diagnose.logs.view import LogView, is_same_host
@@ -32,11 +32,16 @@ def make_fabric_managers(view: LogView) -> Iterator[Case]:
 
 
 def _make_case(view: LogView, node: str, events: Sequence[LogEvent]) -> Case:
-    felt = [event for event in _list_felt(view) if _is_on(event, node)]
+    pods = {
+        one.groups["pod"]
+        for one in view.list_signatures("table.pod_host")
+        if is_same_host(one.groups["host"], node)
+    }
+    felt = [event for event in _list_felt(view) if _is_on(event.node, node, pods)]
     raised = tuple(
         item
         for item in view.exceptions
-        if _lacks_device(item.message) and (not item.node or is_same_host(item.node, node))
+        if _lacks_device(item.message) and _is_on(item.node, node, pods)
     )
     is_far = all(view.is_felt(event.time) is False for event in events)
     told = events[-1].groups
@@ -75,5 +80,6 @@ def _lacks_device(text: str) -> bool:
     return _NO_DEVICE in text or LACKS_DEVICES.search(text) is not None
 
 
-def _is_on(event: LogEvent, node: str) -> bool:
-    return not event.node or not node or is_same_host(event.node, node)
+def _is_on(own: str, node: str, pods: Collection[str]) -> bool:
+    """Tell whether a line is of a host, of a pod that is on it, or of none that is known."""
+    return not own or not node or is_same_host(own, node) or own in pods

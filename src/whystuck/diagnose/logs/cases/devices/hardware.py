@@ -9,6 +9,12 @@ from typing import Any
 
 from whystuck.diagnose import codes
 from whystuck.diagnose.logs.cases.devices.driver import find_told_ranks, make_told_by_driver
+from whystuck.diagnose.logs.cases.devices.following import (
+    LACKS_DEVICES,
+    LOST,
+    find_raised,
+    list_said,
+)
 from whystuck.diagnose.logs.cases.parts import (
     drop_before_job,
     find_exceptions,
@@ -22,7 +28,7 @@ from whystuck.diagnose.logs.cases.parts import (
 from whystuck.diagnose.logs.story import ALOOF, LINKED, NEAR, OUTSIDE, OWN, Case
 from whystuck.diagnose.logs.view import LogView, simplify_bus
 from whystuck.evidence.finding import Confidence
-from whystuck.evidence.live import ExitRecord, PythonException
+from whystuck.evidence.live import ExitRecord
 from whystuck.evidence.logs.lines import UNKNOWN_RANK, LogEvent
 from whystuck.evidence.ranks import name_ranks
 
@@ -34,7 +40,6 @@ _PID = re.compile(
 # The fabric of a host fails for all its devices: what these say comes before what devices say.
 _FABRIC = ("sxid.", "fm.")
 _FABRIC_KINDS = {"nvswitch", "fabric"}
-_LOST = "gpu_lost"
 # A rank whose device is lost says so at its next call.
 _STRUCK_NS, _MOST_LOST = 30_000_000_000, 16
 _NODE_KINDS = {"nic", "storage", "host_crash", "host_hang", "cpu_mem_ecc", "node_failure"}
@@ -42,14 +47,6 @@ _SHARED_KINDS = {"network", "fabric"}
 # What ranks print when their own device fails.
 _DEVICE_SIGNS = ("cuda.", "cublas.", "nccl.cuda_failure", "rocm.", "xpu.lost")
 _DEVICE_WORDS = re.compile(r"CUDA error|Cuda failure|unhandled cuda error|cuDNN|CUBLAS|HIP error")
-# What a program says that wants more devices than it finds, such as Lightning and torch.
-LACKS_DEVICES = re.compile(
-    r"You requested gpu|machine only has|No CUDA GPUs are available|invalid device ordinal"
-    r"|Invalid device id\b"
-    r"|\bonly \d{1,3} (?:GPUs?|devices?|accelerators?) (?:is |are )?(?:available|visible|found)"
-    r"|(?:GPUs?|devices?) requested,? but only \d",
-    re.IGNORECASE,
-)
 
 
 @dataclass
@@ -198,7 +195,7 @@ def _list_struck(view: LogView, trouble: _Trouble) -> list[LogEvent]:
 
     The attempts that follow lack the device: who finds none of its number then has another one.
     """
-    lost = [event.time for event in trouble.events if event.kind == _LOST and event.time]
+    lost = [event.time for event in trouble.events if event.kind == LOST and event.time]
     lost = lost[-_MOST_LOST:]
     told = (event for event in (*view.earlier, *view.events) if event.rank != UNKNOWN_RANK)
     return [
@@ -242,8 +239,8 @@ def _make_case(
         ranks=tuple(ranks),
         nodes=(trouble.node,) if trouble.node else (),
         lines=(first, *struck[-1:], *(one for one in events if one is not first), *others[:2]),
-        exceptions=_find_lacking(view, trouble),
-        entails=_list_lacking(view, trouble),
+        exceptions=find_raised(view, trouble.node, trouble.events),
+        entails=list_said(view, trouble.node, trouble.events),
         exits=_list_ended(view, trouble),
         time=time,
         confidence=Confidence.CERTAIN if ranks and not is_guessed else Confidence.LIKELY,
@@ -253,25 +250,6 @@ def _make_case(
         support=_weigh(view, trouble, ranks, reach),
         is_foreign=True,
     )
-
-
-def _find_lacking(view: LogView, trouble: _Trouble) -> tuple[PythonException, ...]:
-    """Return what programs raised on that host because a device is no longer there."""
-    if not any(event.kind == _LOST for event in trouble.events):
-        return ()
-    hosts = {"", trouble.node}
-    found = (item for item in view.exceptions if LACKS_DEVICES.search(item.message))
-    return tuple(item for item in found if not trouble.node or item.node in hosts)
-
-
-def _list_lacking(view: LogView, trouble: _Trouble) -> tuple[LogEvent, ...]:
-    """Return lines of that host that say the same where the traceback above them was cut."""
-    if not any(event.kind == _LOST for event in trouble.events):
-        return ()
-    kinds = (codes.PYTHON_EXCEPTION, codes.CONFIG_ERROR)
-    events = (event for code in kinds for event in view.list_events(code, "cause"))
-    found = (event for event in events if _is_lacking(event) and is_said(event))
-    return tuple(event for event in found if not trouble.node or event.node in {"", trouble.node})
 
 
 def _weigh(view: LogView, trouble: _Trouble, ranks: frozenset[int], reach: frozenset[int]) -> int:
@@ -287,7 +265,8 @@ def _weigh(view: LogView, trouble: _Trouble, ranks: frozenset[int], reach: froze
     ):
         return LINKED
     failed = (item for item in view.exceptions if item.rank in hit)
-    is_missed = _find_lacking(view, trouble) or _list_lacking(view, trouble)
+    is_missed = bool(find_raised(view, trouble.node, trouble.events))
+    is_missed |= bool(list_said(view, trouble.node, trouble.events))
     if is_missed or any(_DEVICE_WORDS.search(item.message) for item in failed):
         return LINKED
     struck = _list_struck(view, trouble)

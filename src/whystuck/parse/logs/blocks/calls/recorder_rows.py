@@ -56,6 +56,17 @@ _BARE = re.compile(
     rf"(?:{'|'.join(_BACKENDS)}):(?P<op>\w{{2,40}})['\"]?[,\s]"
     r"(?:.{0,400}?[\s,'\"])?(?P<state>scheduled|started|completed)\b"
 )
+# `rank 3  pg 0:default_pg  5031 nccl:all_reduce completed  5032 nccl:barrier started`: the last
+# entries of a rank in one row, as people's scripts print them
+_ROW = re.compile(
+    r"^[\s(\[]{0,4}rank[ =:]?(?P<own>\d{1,7})\]?[,:\s|]{1,4}"
+    r"(?:(?:pg|group|process_group)[ =:]{1,2}(?P<group>[\w:.-]{1,80})[,:\s|]{1,4})?(?=#?\d)"
+)
+_OF_ROW = re.compile(
+    rf"[,;:\s|]{{0,6}}#?(?P<seq>\d{{1,12}})[,:\s]{{1,3}}(?:{'|'.join(_BACKENDS)}):(?P<op>\w{{2,40}})"
+    r"[,:(\s]{1,3}(?P<state>scheduled|started|completed)\b\)?"
+)
+_MOST_IN_ROW = 16
 # What may stand in a row beside: the sizes of tensors, and where the op was called.
 _SIZES = re.compile(r"\[\[[\d, \[\]]{0,200}\]\]")
 _CALLED = re.compile(
@@ -109,6 +120,8 @@ class RecorderReader:
     def _list_entries(self, line: LogLine, *, is_mark: bool) -> Iterator[dict[str, str]]:
         if self._columns:
             yield from self._read_row(line)
+        elif is_mark and (told_in_row := _read_several(line.text)):
+            yield from told_in_row
         elif is_mark and (entry := _BARE.match(line.text)) and int(entry["own"]) <= MAX_RANK:
             told = {"group": "", "sizes": "", **entry.groupdict(), "sites": _find_site(line.text)}
             if sizes := _SIZES.search(line.text):
@@ -160,6 +173,21 @@ def _is_entry(told: Mapping[str, str]) -> bool:
     """Tell whether something has the state and the number of an entry, and the name of its op."""
     is_told = bool(_STATE.match(told.get("state", "").lower())) and bool(told.get("op"))
     return is_told and told.get("seq", "").isdecimal()
+
+
+def _read_several(text: str) -> list[dict[str, str]]:
+    """Return the entries of a row that has some of one rank, none where it is no such row."""
+    head = _ROW.match(text)
+    if head is None or int(head["own"]) > MAX_RANK:
+        return []
+    found: list[dict[str, str]] = []
+    end, group = head.end(), head["group"] or ""
+    while len(found) < _MOST_IN_ROW and (entry := _OF_ROW.match(text, end)):
+        told = {"own": head["own"], "sizes": "", "sites": "", "dtype": "", "group": group}
+        found.append(told | entry.groupdict())
+        end = entry.end()
+    is_named = len(found) > 1 or bool(group and found)
+    return [told | _clean(told) for told in found] if is_named else []
 
 
 def _clean(told: Mapping[str, str]) -> dict[str, str]:

@@ -111,8 +111,22 @@ def find_heading(text: str, writer: int) -> re.Match[str] | None:
     match = _SAID.match(text) if writer == UNKNOWN_RANK and text.rstrip().endswith(":") else None
     if match is None and writer == UNKNOWN_RANK:
         match = _SHOWN.match(text)
-    is_about = match and not _OTHERS.search(match["before"]) and not _OTHERS.search(match["after"])
-    return match if is_about else None
+    is_about = match and not _OTHERS.search(match["before"])
+    return match if match and is_about and not _OTHERS.search(_drop_same(text, match)) else None
+
+
+def _drop_same(text: str, said: re.Match[str]) -> str:
+    """Return what stands behind the rank of a heading, without who is said to have the same.
+
+    `rank 0, same for 1 and 2:` is still about rank 0.
+    """
+    begin, end = said.span("after")
+    if not find_same(text, is_heading=True) - {int(said["said"])}:
+        return text[begin:end]
+    same = _SHORT.search(text, 0, end) or _SAME.search(text, begin, end)
+    if same is None or same.end() <= begin:
+        return text[begin:end]
+    return f"{text[begin : max(begin, same.start())]} {text[same.end() : end]}"
 
 
 def _find_seat(text: str) -> re.Match[str] | None:
@@ -142,7 +156,7 @@ _SAME = re.compile(
 # Behind the name of one rank, as numbers alone: `rank 1 (2 and 3 same)`, `rank 1, same for 2-7`.
 _SHORT = re.compile(
     r"rank[ =:_#]{0,2}\d{1,7}[ ,;(-]{1,4}"
-    rf"(?:(?:the )?same (?:for|on|at|in) (?P<last>\d(?:{_MORE}){{0,200}})(?![\w.])"
+    rf"(?:(?:the )?same (?:for|on|at|in) (?:ranks? )?(?P<last>\d(?:{_MORE}){{0,200}})(?![\w.])"
     rf"|(?:and )?(?P<first>\d(?:{_MORE}){{0,200}}?) (?:(?:is|are|look) )?(?:all )?{_ALIKE})",
     re.IGNORECASE,
 )
@@ -258,7 +272,8 @@ def _is_ahead(text: str) -> bool:
 
 def find_same(text: str, *, is_heading: bool = False) -> frozenset[int]:
     """Return the ranks that a sentence says have the same stack; headings may have numbers only."""
-    match = _SAME.search(text) or (_SHORT.search(text) if is_heading else None)
+    # `rank 0, same for 1 and 2` does not say that rank 0 is the same.
+    match = (_SHORT.search(text) if is_heading else None) or _SAME.search(text)
     if match is None or _DENIED.search(text) or _is_ahead(text):
         return frozenset()
     return read_rank_list(match["first"] or match["last"])

@@ -23,6 +23,7 @@ from whystuck.parse.logs.blocks.machines.device_rows import DEVICE_MARKS, Device
 from whystuck.parse.logs.blocks.machines.device_tables import CLOCK_MARKS, DeviceTableReader
 from whystuck.parse.logs.blocks.machines.file_sizes import SIZE_MARKS, SizeReader
 from whystuck.parse.logs.blocks.machines.host_times import HOST_MARKS, HostTimeReader
+from whystuck.parse.logs.blocks.machines.interfaces import INTERFACE_MARKS, InterfaceReader
 from whystuck.parse.logs.blocks.machines.limit_rows import LIMIT_MARKS, LimitReader
 from whystuck.parse.logs.blocks.machines.npu_links import NPU_LINK_MARKS, NpuLinkReader
 from whystuck.parse.logs.blocks.machines.pair_matrix import MATRIX_MARKS, MatrixReader
@@ -35,6 +36,7 @@ from whystuck.parse.logs.blocks.machines.path_rows import (
     SocketReader,
 )
 from whystuck.parse.logs.blocks.machines.pcie_links import PCIE_MARKS, PcieReader
+from whystuck.parse.logs.blocks.machines.pod_hosts import POD_HOST_MARKS, PodHostReader
 from whystuck.parse.logs.blocks.machines.port_counters import ERROR_MARKS, PortErrorReader
 from whystuck.parse.logs.blocks.machines.ports import PORT_MARKS, PortReader
 from whystuck.parse.logs.blocks.machines.power_rows import POWER_MARKS, PowerReader
@@ -64,6 +66,8 @@ _READERS: tuple[tuple[tuple[bytes, ...], Callable[[], RowReader]], ...] = (
     (PROCESS_MARKS, ProcessReader),
     (WAIT_MARKS, WaitReader),
     (PORT_MARKS, PortReader),
+    (INTERFACE_MARKS, InterfaceReader),
+    (POD_HOST_MARKS, PodHostReader),
     (NPU_LINK_MARKS, NpuLinkReader),
     (PCIE_MARKS, PcieReader),
     (ERROR_MARKS, PortErrorReader),

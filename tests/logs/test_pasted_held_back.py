@@ -1,0 +1,66 @@
+"""Entries of flight recorders, some of a rank in a row: one rank is in an op that others ended."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.logs.test_told import first_of, say
+
+WIDE = "rank {0}  pg 0:default_pg  {1} nccl:{2} {3}    {4} nccl:{5} {6}"
+NARROW = "[rank {0}] group=3, {1}: nccl:{2} ({3}); {4}: nccl:{5} ({6})"
+
+
+def rows(form: str, odd: int, op: str = "all_reduce", later: str = "started") -> list[str]:
+    """Print the last two entries of each rank; that of one is not over."""
+    told = ["dumps, by my script:"]
+    for rank in range(6):
+        states = ("started", "scheduled") if rank == odd else ("completed", later)
+        told.append(form.format(rank, 702, op, states[0], 703, "_all_gather_base", states[1]))
+    return told
+
+
+@pytest.mark.parametrize("form", [WIDE, NARROW.replace("[rank {0}]", "rank {0}")])
+@pytest.mark.parametrize("op", ["all_reduce", "_reduce_scatter_base", "barrier"])
+def test_rank_whose_op_is_over_for_all_others_is_named(tmp_path: Path, form: str, op: str) -> None:
+    found = first_of(say(tmp_path, *rows(form, odd=4, op=op)))
+
+    assert (found.code, found.culprits.ranks) == ("H123", [4])
+    assert found.victims.ranks == "0-3,5"
+
+
+def test_columns_of_a_table_tell_the_same(tmp_path: Path) -> None:
+    lines = ["rank,pg_name,collective_seq_id,profiling_name,state"]
+    for rank in range(4):
+        states = ("started", "scheduled") if rank == 1 else ("completed", "started")
+        lines.append(f"{rank},dp,90,nccl:all_reduce,{states[0]}")
+        lines.append(f"{rank},dp,91,nccl:all_reduce,{states[1]}")
+    found = first_of(say(tmp_path, *lines))
+
+    assert (found.code, found.culprits.ranks) == ("H123", [1])
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        # some are past a broadcast before others have it
+        rows(WIDE, odd=4, op="broadcast"),
+        # all is over for the others, which may be dumped later
+        rows(WIDE, odd=4, later="completed"),
+        # nobody is behind
+        rows(WIDE, odd=-1),
+        # too few to tell whose it is
+        rows(WIDE, odd=1)[:3],
+    ],
+    ids=["broadcast", "over", "alike", "two"],
+)
+def test_device_is_not_blamed_where_others_may_be_past_the_op(
+    tmp_path: Path, lines: list[str]
+) -> None:
+    assert not any(one.code == "H123" for one in say(tmp_path, *lines).findings)
+
+
+def test_words_between_entries_are_no_row(tmp_path: Path) -> None:
+    report = say(tmp_path, "rank 2  pg 0  7 images nccl:all_reduce started", "rank 3 is next")
+
+    assert not report.findings or not report.findings[0].culprits.ranks

@@ -1,0 +1,54 @@
+"""Stacks below a heading that names one rank, and by numbers alone those that have the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.logs.test_told import first_of, say
+
+from whystuck.evidence.ranks import parse_ranks
+
+BUSY = [
+    'Thread 811 (active): "MainThread"',
+    "    _engine_run_backward (torch/autograd/graph.py:{0})",
+    "    backward (torch/autograd/__init__.py:{1})",
+    "    fit (learn.py:44)",
+    "    main (learn.py:90)",
+]
+GONE = [
+    'Thread 814 (active): "MainThread"',
+    "    destroy_process_group (torch/distributed/distributed_c10d.py:2146)",
+    "    close (learn.py:12)",
+    "    main (learn.py:95)",
+]
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        "rank 0, same for 1 and 2:",
+        "rank 0 (same for ranks 1, 2):",
+        "rank 0 (1 and 2 the same):",
+        "## py-spy, rank 0, the same on 1-2:",
+    ],
+)
+@pytest.mark.parametrize("lines", [(823, 347), (768, 289)])
+def test_the_rank_that_tears_down_is_named_beside_those_that_are_alike(
+    tmp_path: Path, head: str, lines: tuple[int, int]
+) -> None:
+    busy = [row.format(*lines) for row in BUSY]
+    found = first_of(say(tmp_path, "[1,0]<stdout>:it 31", head, *busy, "rank 3:", *GONE))
+
+    assert (found.code, found.culprits.ranks) == ("H103", [3])
+    assert found.victims.ranks == "0-2"
+
+
+@pytest.mark.parametrize(
+    "head", ["rank 0, not the same for 1 and 2:", "rank 0 waits for 1 and 2:", "it is rank 0 or 1:"]
+)
+def test_ranks_that_are_not_alike_are_not_taken_to_be(tmp_path: Path, head: str) -> None:
+    busy = [row.format(823, 347) for row in BUSY]
+    report = say(tmp_path, head, *busy, "rank 3:", *GONE)
+
+    assert not any(parse_ranks(one.victims.ranks) & {1, 2} for one in report.findings)
