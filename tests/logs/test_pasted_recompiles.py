@@ -84,3 +84,69 @@ def test_ranks_that_compiled_at_other_times_are_not_named(tmp_path: Path, lines:
 
     assert [one.code for one in told] == ["C211"]
     assert not told[0].culprits.ranks
+
+
+# How torch 2.1 and 2.2 print it.
+OLD = (
+    "{0}[2026-07-04 {1},204] [2/{2}] torch._dynamo.guards.__recompiles: [DEBUG] Recompiling "
+    "function step in /w/net.py:61"
+)
+UNITS = (
+    "step {0} loss 2.118 time {1:.2f}s",
+    "iter {0}: loss 2.1180, time {2:.2f}ms",
+    ("{{'step': {0}, 'loss': 2.118, 'step_time': {1:.3f}}}"),
+)
+SLOW, WELL = 31.4, 0.62
+
+
+def write_steps(
+    *steps: tuple[int, float], form: str = UNITS[0], is_old: bool = False, prefix: str = ""
+) -> list[str]:
+    """Write a loop, of each step how often the function was compiled before it is done in it."""
+    lines: list[str] = []
+    for at, (count, seconds) in enumerate(steps):
+        told = [OLD] if is_old else AGAIN
+        lines += [line.format(prefix, f"12:1{at}:00", count) for line in told if count]
+        lines.append(form.format(140 + at, seconds, seconds * 1000))
+    return lines
+
+
+STEPS = [(4, SLOW), (0, WELL), (0, WELL + 0.1), (5, SLOW + 3), (0, WELL)]
+
+
+@pytest.mark.parametrize("form", UNITS)
+@pytest.mark.parametrize("is_old", [True, False])
+@pytest.mark.parametrize("prefix", ["", "[rank0]:"])
+def test_slow_steps_are_those_in_which_a_function_is_compiled(
+    tmp_path: Path, form: str, prefix: str, *, is_old: bool
+) -> None:
+    lines = write_steps(*STEPS, form=form, is_old=is_old, prefix=prefix)
+    finding = first_of(say(tmp_path, *lines))
+
+    assert (finding.code, finding.culprits.ranks) == ("P508", [])
+    assert "take 32.9 s, others 0.62 s" in finding.summary
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        pytest.param([(1, SLOW), (0, WELL), (2, SLOW), (0, WELL)], id="first"),
+        pytest.param([(4, SLOW), (0, WELL), (0, WELL), (0, WELL)], id="once"),
+        pytest.param([(4, SLOW), (0, WELL), (5, WELL), (0, WELL)], id="cheap"),
+        pytest.param([(4, SLOW), (0, SLOW), (5, SLOW), (0, WELL)], id="slow-without"),
+        pytest.param([(4, SLOW), (5, SLOW), (6, SLOW)], id="no-others"),
+        pytest.param([(4, 0.9), (0, 0.1), (5, 0.9), (0, 0.1)], id="short"),
+    ],
+)
+def test_steps_that_do_not_tell_of_compiles(tmp_path: Path, steps: list[tuple[int, float]]) -> None:
+    assert all(one.code != "P508" for one in say(tmp_path, *write_steps(*steps)).findings)
+
+
+def test_step_that_all_ranks_print_is_one(tmp_path: Path) -> None:
+    lines = [
+        f"{prefix}{line}"
+        for line in write_steps(*STEPS)
+        for prefix in (["[rank0]:", "[rank1]:"] if line.startswith("step") else [""])
+    ]
+
+    assert first_of(say(tmp_path, *lines)).code == "P508"

@@ -57,6 +57,32 @@ def test_fixed_costs_of_a_step_hide_nothing(tmp_path: Path) -> None:
     assert [one.code for one in judge(tmp_path, *lines).findings] == ["S308"]
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        (
+            "(WorkerDict pid={pid}, ip=10.9.0.{node}) step {step} rank {rank}  tokens={work:>6} "
+            "update {s:.2f}s wait 0.21s"
+        ),
+        "[rank{rank}]: step {step} | num_tokens: {work} | train_time: {ms:.0f} ms",
+        "rank {rank} step {step}: samples={work}, actor_update={ms:.1f} ms",
+    ],
+)
+def test_two_steps_tell_it_where_another_rank_is_slow(tmp_path: Path, line: str) -> None:
+    lines = [
+        line.format(
+            pid=3100 + rank, node=rank // 2, step=step, rank=rank, work=work, s=ms / 1000, ms=ms
+        )
+        for step, of_step in enumerate(WORK[:2])
+        for rank, work in enumerate(of_step)
+        for ms in [by_work(rank, work)]
+    ]
+
+    report = judge(tmp_path, *lines)
+
+    assert [(one.code, one.culprits.ranks) for one in report.findings] == [("S308", [])]
+
+
 def test_rank_that_always_has_most_work_is_not_slow(tmp_path: Path) -> None:
     work = [[6000 + 10 * step, 6100, 6050, 15000 + 10 * step] for step in range(4)]
 
@@ -79,7 +105,10 @@ def test_rank_that_is_slow_for_its_work_is_named(tmp_path: Path) -> None:
         pytest.param(WORK, lambda rank, count: count / (7 if rank == 3 else 10), id="one is slow"),
         pytest.param(WORK, lambda rank, _: 600 + 90 * rank, id="times of ranks"),
         pytest.param(WORK, lambda _, count: 900 - count / 40, id="more work in less time"),
-        pytest.param(WORK[:2], by_work, id="two steps"),
+        pytest.param(WORK[:1] * 2, by_work, id="two steps of one rank"),
+        pytest.param(
+            WORK[:2], lambda rank, count: count / (8.7 if rank == 3 else 10), id="two steps"
+        ),
         pytest.param([[6000, 6020, 6010, 6030]] * 4, by_work, id="equal work"),
         pytest.param([[of[0]] * 4 for of in WORK], by_work, id="steps differ, ranks do not"),
         pytest.param([of[:2] for of in WORK], by_work, id="two ranks"),

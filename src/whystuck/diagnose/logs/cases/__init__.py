@@ -18,6 +18,7 @@ from whystuck.diagnose.logs.cases.devices.ports import make_ports
 from whystuck.diagnose.logs.cases.devices.power_limits import make_power_limits
 from whystuck.diagnose.logs.cases.devices.shared_devices import make_unbound
 from whystuck.diagnose.logs.cases.devices.told_errors import make_told_errors
+from whystuck.diagnose.logs.cases.devices.wrong_sums import make_wrong_sums
 from whystuck.diagnose.logs.cases.network.blocked import make_blocked
 from whystuck.diagnose.logs.cases.network.clocks_off import make_clocks_off
 from whystuck.diagnose.logs.cases.network.interfaces import make_unaddressed
@@ -66,6 +67,7 @@ from whystuck.diagnose.logs.cases.saves.slow_storage import make_slow_storage
 from whystuck.diagnose.logs.cases.short_limits import make_short_limits
 from whystuck.diagnose.logs.cases.slow.built_late import make_built_late
 from whystuck.diagnose.logs.cases.slow.busy import make_busy
+from whystuck.diagnose.logs.cases.slow.comm_phases import make_comm_phases
 from whystuck.diagnose.logs.cases.slow.extremes import make_extremes
 from whystuck.diagnose.logs.cases.slow.kernel_shares import make_kernel_shares
 from whystuck.diagnose.logs.cases.slow.link_speeds import make_link_speeds
@@ -91,6 +93,7 @@ from whystuck.diagnose.logs.cases.transfers.transfer_rings import make_transfer_
 from whystuck.diagnose.logs.cases.transfers.wrong_splits import make_wrong_splits
 from whystuck.diagnose.logs.cases.values.checksums import make_checksums
 from whystuck.diagnose.logs.cases.values.reducer import make_reducer_errors
+from whystuck.diagnose.logs.cases.values.same_changes import make_same_changes
 from whystuck.diagnose.logs.cases.values.values import make_not_finite, make_skipped
 from whystuck.diagnose.logs.story import Maker
 
@@ -126,6 +129,7 @@ MAKERS: tuple[Maker, ...] = (
     make_debuggers,
     make_recorder_told,
     make_checksums,
+    make_same_changes,
     make_not_finite,
     make_skipped,
     make_exceptions,
@@ -189,7 +193,9 @@ MAKERS: tuple[Maker, ...] = (
     make_power_limits,
     make_pcie,
     make_told_errors,
+    make_wrong_sums,
     make_quotas,
     make_whole_job,
     make_kernel_shares,
+    make_comm_phases,
 )

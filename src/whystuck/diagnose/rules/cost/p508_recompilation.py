@@ -34,7 +34,8 @@ class Recompilation(CostRule):
     compiled, `steps` in which it did, `count`.
 
     Of logs, from what torch prints with `TORCH_LOGS=recompiles`, where it also says that a function
-    was compiled as often as it may be (`hit config.recompile_limit`).
+    was compiled as often as it may be (`hit config.recompile_limit`), or where each step below such
+    a line takes at least three times as long as the other steps that the loop prints.
 
     ## False alarms
 

@@ -38,7 +38,9 @@ class CommunicationBound(Rule):
 
     In logs, from tables of torch.profiler and `nsys stats`: kernels of NCCL and its like take half
     of the time of all kernels or more, in each table that is there, and nothing else tells why the
-    job is slow. That is `possible`, as such a kernel also waits for ranks that are late.
+    job is slow. That is `possible`, as such a kernel also waits for ranks that are late. So are
+    timers that ranks print, such as `bwd_allreduce_microstep` of DeepSpeed. What Megatron prints of
+    all ranks is `likely`: the rank that is in `all-grads-sync` for the least time waits for nobody.
 
     ## False alarms
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from whystuck.diagnose import codes
 from whystuck.diagnose.logs.cases.parts import WAITS, find_time, is_said, list_ranks
+from whystuck.diagnose.logs.cases.slow.recompiled_steps import find_compiled_steps
 from whystuck.diagnose.logs.story import BUSY, NOTE, Case
 from whystuck.diagnose.logs.view import LogView
 from whystuck.evidence.finding import Confidence
@@ -81,13 +82,14 @@ def _find_begin(event: LogEvent) -> int | None:
 
 
 def _make_repeated(view: LogView, told: Sequence[LogEvent]) -> Iterator[Case]:
-    """Make the case of a function that was compiled as often as it may be.
+    """Make the case of a function that was compiled as often as it may be, or in slow steps.
 
     Who asks torch to tell of it looks for what it costs; without that, the limit says little.
     """
     compiles = view.list_signatures("progress.compile")
     limits = [event for event in compiles if _LIMIT in event.text]
     if not limits:
+        yield from _make_slow_steps(view, told)
         return
     last = told[-1]
     yield Case(
@@ -99,5 +101,24 @@ def _make_repeated(view: LogView, told: Sequence[LogEvent]) -> Iterator[Case]:
         time=find_time(limits),
         confidence=Confidence.LIKELY,
         details={"names": sorted({event.groups["func"] for event in told})[:_MAX_LINES]},
+        remedies=_ADVICE,
+    )
+
+
+def _make_slow_steps(view: LogView, told: Sequence[LogEvent]) -> Iterator[Case]:
+    """Make the case of steps that are slow where a function is compiled, and only there."""
+    slow = find_compiled_steps(view)
+    if slow is None:
+        return
+    own = [event for event in told if event.groups["func"] == slow.func]
+    yield Case(
+        code=codes.RECOMPILATION,
+        summary=f"{slow.func} ({slow.place}) is compiled again and again: steps in which it is "
+        f"take {slow.compiled_s:.3g} s, others {slow.usual_s:.3g} s",
+        tier=NOTE,
+        lines=(*own[-2:], *slow.lines[-_MAX_LINES + 2 :]),
+        time=find_time(own),
+        confidence=Confidence.LIKELY,
+        details={"names": [slow.func]},
         remedies=_ADVICE,
     )

@@ -16,6 +16,8 @@ _MAX_LINES = 6
 # Of the time of a step, spent on its batch.
 _STARVED = 40.0
 _LEAST_STEPS = 3
+# By the forms of torchvision, of mmengine and of timm.
+_TIMES, _WAITS = ("t", "t2", "t3"), ("d", "d2", "d3")
 # HW slowdown, software and hardware thermal slowdown, and power brake. A cap of power is normal.
 _REASONS = {
     0x8: "HW Slowdown",
@@ -55,8 +57,8 @@ def _read_share(event: LogEvent) -> float | None:
     """Return how much of the time goes to data, in percent."""
     if share := event.groups.get("pct") or event.groups.get("share"):
         return float(share)
-    whole = float(event.groups.get("t") or event.groups.get("t2") or 0)
-    data = float(event.groups.get("d") or event.groups.get("d2") or 0)
+    whole = float(next(filter(None, map(event.groups.get, _TIMES)), 0))
+    data = float(next(filter(None, map(event.groups.get, _WAITS)), 0))
     return 100 * data / whole if 0 <= data <= whole and whole else None
 
 

@@ -25,6 +25,8 @@ from whystuck.evidence.ranks import MAX_RANK, name_ranks
 
 _MAX_LINES = 6
 _LEAST_RANKS, _LEAST_LINES = 3, 9
+# Fewer lines and steps tell it where another rank is the slowest in the next step.
+_FEW_LINES, _FEW_STEPS, _SURE = 6, 2, 0.99
 # Of a table with one row of each rank, all must have one rate.
 _LEAST_TABLE, _ONE_RATE = 4, 1.08
 # Work explains the times where they lie on one line, and no rank is off it by so much of the mean.
@@ -34,8 +36,8 @@ _UNEVEN, _MOST = 1.15, 0.5
 _LEAST_MS = 5.0
 _RANK = re.compile(r"\b(?:rank|rk|worker|r)[ _=:#]{0,2}(\d{1,7})\b", re.IGNORECASE)
 _TIME = re.compile(
-    r"\b(?:fwd|forward|bwd|backward|compute)[A-Za-z_/+-]{0,30}(?: time)?[ =:]{1,4}"
-    r"(\d{1,9}(?:\.\d{1,6})?) ?(ms|us|s)\b"
+    r"\b(?:fwd|forward|bwd|backward|compute|update|train|actor)[A-Za-z_/+-]{0,30}(?: time)?"
+    r"[ =:]{1,4}(\d{1,9}(?:\.\d{1,6})?) ?(ms|us|s)\b"
 )
 
 
@@ -100,19 +102,21 @@ def list_uneven(view: LogView) -> list[_Told]:
     Returns:
         Nothing where ranks are alike, where they print no work, or where one is slow for its work.
     """
-    events = sorted(list_phases(view), key=lambda one: (one.artifact, one.row))
+    rows = (*list_phases(view), *view.list_signatures("progress.work"))
+    events = sorted(rows, key=lambda one: (one.artifact, one.row))
     told = [one for event in events if (one := _read(event)) is not None]
     tables = [_read_table(table) for table in _list_tables(view)]
     told = max([told, *tables], key=len)
     if len(told) == len({one.rank for one in told}) and _has_one_rate(told):
         return told
     ranks = {one.rank for one in told}
-    if len(ranks) < _LEAST_RANKS or len(told) < _LEAST_LINES:
+    if len(ranks) < _LEAST_RANKS or len(told) < (_FEW_LINES if _moves(told) else _LEAST_LINES):
         return []
     work, times = [float(one.work) for one in told], [one.ms for one in told]
     try:
         slope, base = linear_regression(work, times)
-        is_explained = slope > 0 and correlation(work, times) >= _CORRELATED
+        least = _CORRELATED if len(told) >= _LEAST_LINES else _SURE
+        is_explained = slope > 0 and correlation(work, times) >= least
     except StatisticsError:
         return []  # all have the same work
     off = {
@@ -161,7 +165,14 @@ def _is_uneven(told: Sequence[_Told]) -> bool:
     for one in rounds:
         times = [each.ms for each in one]
         late += max(times) > max(_UNEVEN * median(times), median(times) + _LEAST_MS)
-    return len(rounds) >= _LEAST_RANKS and late > _MOST * len(rounds)
+    least = _FEW_STEPS if _moves(told) else _LEAST_RANKS
+    return len(rounds) >= least and late > _MOST * len(rounds)
+
+
+def _moves(told: Sequence[_Told]) -> bool:
+    """Return whether no rank is the slowest of two steps."""
+    last = [max(one, key=lambda each: each.ms).rank for one in _part(told)]
+    return len(last) >= _FEW_STEPS and len(set(last)) == len(last)
 
 
 def _part(told: Sequence[_Told]) -> list[list[_Told]]:

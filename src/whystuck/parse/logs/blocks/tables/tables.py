@@ -6,6 +6,10 @@ from collections.abc import Callable, Iterable, Iterator
 
 from whystuck.parse.logs.blocks.calls.rank_columns import COLUMN_MARKS, ColumnReader
 from whystuck.parse.logs.blocks.calls.ras_groups import GROUP_MARKS, GroupReader
+from whystuck.parse.logs.blocks.calls.recompiled_steps import (
+    RECOMPILE_MARKS,
+    RecompiledStepReader,
+)
 from whystuck.parse.logs.blocks.calls.recorder_rows import RECORDER_MARKS, RecorderReader
 from whystuck.parse.logs.blocks.calls.recorder_sizes import RANK_SIZE_MARKS, RankSizeReader
 from whystuck.parse.logs.blocks.calls.recorder_stacks import (
@@ -42,9 +46,11 @@ from whystuck.parse.logs.blocks.machines.ports import PORT_MARKS, PortReader
 from whystuck.parse.logs.blocks.machines.power_rows import POWER_MARKS, PowerReader
 from whystuck.parse.logs.blocks.machines.shm_rows import SHM_MARKS, ShmReader
 from whystuck.parse.logs.blocks.machines.storage_rows import STORAGE_MARKS, StorageReader
+from whystuck.parse.logs.blocks.machines.sum_tests import SUM_TEST_MARKS, SumTestReader
 from whystuck.parse.logs.blocks.rank_tables.rank_counts import COUNT_MARKS as CALL_MARKS
 from whystuck.parse.logs.blocks.rank_tables.rank_counts import CountReader
 from whystuck.parse.logs.blocks.rank_tables.rank_formulas import FORMULA_MARKS, FormulaReader
+from whystuck.parse.logs.blocks.rank_tables.rank_sums import SUM_MARKS, SumReader
 from whystuck.parse.logs.blocks.rank_tables.rank_tables import RANK_MARKS, Above, RankTableReader
 from whystuck.parse.logs.blocks.rank_tables.rank_times import TIME_MARKS, TimeReader
 from whystuck.parse.logs.blocks.rank_tables.rank_values import VALUE_MARKS, ValueReader
@@ -74,6 +80,7 @@ _READERS: tuple[tuple[tuple[bytes, ...], Callable[[], RowReader]], ...] = (
     (RECORDER_MARKS, RecorderReader),
     (PAIR_MARKS, PairReader),
     (PAIR_TEST_MARKS, PairTestReader),
+    (SUM_TEST_MARKS, SumTestReader),
     (VALUE_MARKS, ValueReader),
     (CALL_MARKS, CountReader),
     (LIMIT_MARKS, LimitReader),
@@ -100,6 +107,8 @@ _READERS: tuple[tuple[tuple[bytes, ...], Callable[[], RowReader]], ...] = (
     (KERNEL_MARKS, KernelReader),
     (PING_MARKS, PingReader),
     (SOCKET_MARKS, SocketReader),
+    (SUM_MARKS, SumReader),
+    (RECOMPILE_MARKS, RecompiledStepReader),
 )
 # Those that take a line with what stands before it, as its first cells look like a prefix.
 _WIDE_READERS = (
