@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from whystuck.diagnose.logs.cases.compiling.recompiles import make_recompiles
 from whystuck.diagnose.logs.cases.config import make_config_errors
 from whystuck.diagnose.logs.cases.devices.abnormal import make_abnormal
 from whystuck.diagnose.logs.cases.devices.absent import make_absent
@@ -73,7 +74,6 @@ from whystuck.diagnose.logs.cases.slow.kernel_shares import make_kernel_shares
 from whystuck.diagnose.logs.cases.slow.link_speeds import make_link_speeds
 from whystuck.diagnose.logs.cases.slow.memory_pressure import make_memory_pressure
 from whystuck.diagnose.logs.cases.slow.quotas import make_quotas
-from whystuck.diagnose.logs.cases.slow.recompiles import make_recompiles
 from whystuck.diagnose.logs.cases.slow.slow_hosts import make_slow_hosts
 from whystuck.diagnose.logs.cases.slow.slow_tables import make_starved, make_throttled
 from whystuck.diagnose.logs.cases.slow.starved_phases import make_starved_phases

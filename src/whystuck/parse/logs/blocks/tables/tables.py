@@ -27,26 +27,26 @@ from whystuck.parse.logs.blocks.machines.device_rows import DEVICE_MARKS, Device
 from whystuck.parse.logs.blocks.machines.device_tables import CLOCK_MARKS, DeviceTableReader
 from whystuck.parse.logs.blocks.machines.file_sizes import SIZE_MARKS, SizeReader
 from whystuck.parse.logs.blocks.machines.host_times import HOST_MARKS, HostTimeReader
-from whystuck.parse.logs.blocks.machines.interfaces import INTERFACE_MARKS, InterfaceReader
 from whystuck.parse.logs.blocks.machines.limit_rows import LIMIT_MARKS, LimitReader
-from whystuck.parse.logs.blocks.machines.npu_links import NPU_LINK_MARKS, NpuLinkReader
-from whystuck.parse.logs.blocks.machines.pair_matrix import MATRIX_MARKS, MatrixReader
-from whystuck.parse.logs.blocks.machines.pair_rows import PAIR_MARKS, PairReader
-from whystuck.parse.logs.blocks.machines.pair_tests import PAIR_TEST_MARKS, PairTestReader
-from whystuck.parse.logs.blocks.machines.path_rows import (
+from whystuck.parse.logs.blocks.machines.pcie_links import PCIE_MARKS, PcieReader
+from whystuck.parse.logs.blocks.machines.pod_hosts import POD_HOST_MARKS, PodHostReader
+from whystuck.parse.logs.blocks.machines.power_rows import POWER_MARKS, PowerReader
+from whystuck.parse.logs.blocks.machines.shm_rows import SHM_MARKS, ShmReader
+from whystuck.parse.logs.blocks.machines.storage_rows import STORAGE_MARKS, StorageReader
+from whystuck.parse.logs.blocks.network.interfaces import INTERFACE_MARKS, InterfaceReader
+from whystuck.parse.logs.blocks.network.npu_links import NPU_LINK_MARKS, NpuLinkReader
+from whystuck.parse.logs.blocks.network.pair_matrix import MATRIX_MARKS, MatrixReader
+from whystuck.parse.logs.blocks.network.pair_rows import PAIR_MARKS, PairReader
+from whystuck.parse.logs.blocks.network.pair_tests import PAIR_TEST_MARKS, PairTestReader
+from whystuck.parse.logs.blocks.network.path_rows import (
     PING_MARKS,
     SOCKET_MARKS,
     PingReader,
     SocketReader,
 )
-from whystuck.parse.logs.blocks.machines.pcie_links import PCIE_MARKS, PcieReader
-from whystuck.parse.logs.blocks.machines.pod_hosts import POD_HOST_MARKS, PodHostReader
-from whystuck.parse.logs.blocks.machines.port_counters import ERROR_MARKS, PortErrorReader
-from whystuck.parse.logs.blocks.machines.ports import PORT_MARKS, PortReader
-from whystuck.parse.logs.blocks.machines.power_rows import POWER_MARKS, PowerReader
-from whystuck.parse.logs.blocks.machines.shm_rows import SHM_MARKS, ShmReader
-from whystuck.parse.logs.blocks.machines.storage_rows import STORAGE_MARKS, StorageReader
-from whystuck.parse.logs.blocks.machines.sum_tests import SUM_TEST_MARKS, SumTestReader
+from whystuck.parse.logs.blocks.network.port_counters import ERROR_MARKS, PortErrorReader
+from whystuck.parse.logs.blocks.network.ports import PORT_MARKS, PortReader
+from whystuck.parse.logs.blocks.network.sum_tests import SUM_TEST_MARKS, SumTestReader
 from whystuck.parse.logs.blocks.rank_tables.rank_counts import COUNT_MARKS as CALL_MARKS
 from whystuck.parse.logs.blocks.rank_tables.rank_counts import CountReader
 from whystuck.parse.logs.blocks.rank_tables.rank_formulas import FORMULA_MARKS, FormulaReader

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from whystuck.diagnose import codes
+from whystuck.diagnose.logs.cases.compiling.recompiled_steps import find_compiled_steps
 from whystuck.diagnose.logs.cases.parts import WAITS, find_time, is_said, list_ranks
-from whystuck.diagnose.logs.cases.slow.recompiled_steps import find_compiled_steps
 from whystuck.diagnose.logs.story import BUSY, NOTE, Case
 from whystuck.diagnose.logs.view import LogView
 from whystuck.evidence.finding import Confidence

@@ -1,0 +1,1 @@
+"""Cases of functions that torch compiles again and again."""
