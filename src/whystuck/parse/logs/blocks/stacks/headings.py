@@ -124,7 +124,8 @@ def _drop_same(text: str, said: re.Match[str]) -> str:
     if not find_same(text, is_heading=True) - {int(said["said"])}:
         return text[begin:end]
     same = _SHORT.search(text, 0, end) or _SAME.search(text, begin, end)
-    if same is None or same.end() <= begin:
+    # `rank 3 and rank 4 look alike` is about both.
+    if same is None or same.end() <= begin or not (same.re is _SHORT or same["last"]):
         return text[begin:end]
     return f"{text[begin : max(begin, same.start())]} {text[same.end() : end]}"
 
