@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from tests.logs.test_told import say
 
+from whystuck.evidence.finding import Confidence
+
 LONE = [
     'Thread 311 (active): "MainThread"',
     "    all_reduce (torch/distributed/distributed_c10d.py:2806)",
@@ -45,6 +47,7 @@ def test_the_rank_that_a_condition_lets_in_alone_is_named(
 
     assert (found.code, found.culprits.ranks) == ("H102", [0])
     assert "by a condition on the rank" in found.summary
+    assert found.confidence is Confidence.POSSIBLE
 
 
 @pytest.mark.parametrize(
@@ -52,6 +55,7 @@ def test_the_rank_that_a_condition_lets_in_alone_is_named(
     [
         ("self.trainer.current_epoch > 2", ()),
         ("dist.get_rank() == 1", ()),
+        ("dist.get_rank() == 0", ("            return", "        self.meet()")),
         ("dist.get_rank() == 0", ("        else:", "            self.meet()")),
         ("dist.get_rank() == 0", ("        if dist.get_rank() > 0:", "            self.meet()")),
     ],

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Mapping, Sequence
 
 from whystuck.diagnose.algorithms.source.blocks import find_levels, parse_text
+from whystuck.diagnose.algorithms.source.branches import LEAVES
 from whystuck.diagnose.algorithms.source.rank_tests import asks_for_rank, decide, list_aliases
 from whystuck.evidence.ops.collectives import Frame
 
@@ -16,8 +17,8 @@ def is_lone_line(
     """Tell whether a condition on the rank lets a rank come to a line, and the others not.
 
     What is called there may be anything that waits for all ranks, such as `self.log(...,
-    sync_dist=True)`. Where the source asks for the rank more than once, or has an `else`, the
-    others may meet it from there.
+    sync_dist=True)`. Where the source asks for the rank more than once, has an `else`, or leaves
+    at the end of the block, the others may meet it from there.
 
     Args:
         frame: The line.
@@ -32,9 +33,12 @@ def is_lone_line(
     asked = [
         node for node in ast.walk(tree) if isinstance(node, ast.If) and asks_for_rank(node.test)
     ]
-    if len(asked) != 1 or asked[0].orelse:
+    if len(asked) != 1:
         return False
     only = asked[0]
+    # What follows a block that leaves is the way of the others, as an `else` is.
+    if only.orelse or isinstance(only.body[-1], LEAVES):
+        return False
     levels = find_levels(tree, frame.line)
     aliases = list_aliases(text)
     return (

@@ -147,7 +147,10 @@ class Look:
 
 
 def judge_lone_line(look: Look) -> Parting | None:
-    """Look for the line of one rank to which the source lets no other come."""
+    """Look for the line of one rank to which the source lets no other come.
+
+    It is `possible` only: the others may have to meet it by a call in another file.
+    """
     few, many = look.few, look.many
     if len(few.ranks) != 1 or not look.has_majority:
         return None
@@ -158,7 +161,7 @@ def judge_lone_line(look: Look) -> Parting | None:
         return None
     return Parting(
         codes.EXTRA_COLLECTIVE,
-        look.sure,
+        Confidence.POSSIBLE,
         f"{name_ranks(few.ranks)} alone comes to {describe_place(lone[0])}, by a condition on the "
         f"rank, and waits there in {few.op} for the others",
         look.sides,
