@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.logs.test_told import first_of, say
 
-from whystuck.evidence.finding import Severity
+from whystuck.evidence.finding import Severity, Verdict
 
 AGAIN = [
     (
@@ -42,8 +42,10 @@ def again(at: str, *, count: int = 5, prefix: str = "") -> list[str]:
 @pytest.mark.parametrize("prefix", ["", "[rank0]:", "n3: "])
 def test_function_that_is_compiled_up_to_the_limit(tmp_path: Path, limit: str, prefix: str) -> None:
     lines = [*again("12:10:00", prefix=prefix), LIMIT.format(prefix, "12:11:00", limit)]
-    finding = first_of(say(tmp_path, "step 4 41.2s", *lines))
+    report = say(tmp_path, "step 4 41.2s", *lines)
+    finding = first_of(report)
 
+    assert report.verdict is Verdict.SLOW
     assert (finding.code, finding.culprits.ranks) == ("P508", [])
     assert "step (/w/net.py:61)" in finding.summary
 

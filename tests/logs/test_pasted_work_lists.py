@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.logs.test_told import say
 
-from whystuck.evidence.finding import Report
+from whystuck.evidence.finding import Report, Verdict
 
 WORK = [
     [4100, 3960, 8040, 3910],
@@ -49,6 +49,21 @@ def test_time_that_follows_the_work_is_imbalance(tmp_path: Path, form: str, mark
 
     assert codes_of(report) == ["S308"]
     assert all(not one.culprits.ranks for one in report.findings)
+
+
+@pytest.mark.parametrize(
+    ("below", "verdict"),
+    [
+        ("", Verdict.SLOW),
+        ("it is stuck since step 413, what is wrong?", Verdict.INCONCLUSIVE),
+        ("[rank2]: RuntimeError: CUDA error: an illegal memory access was encountered", Verdict.CRASHED),
+    ],
+    ids=["pace", "stopped", "failed"],
+)
+def test_verdict_is_slow_where_nothing_tells_of_an_end(
+    tmp_path: Path, below: str, verdict: Verdict
+) -> None:
+    assert say(tmp_path, *show(FORMS[0]), below).verdict is verdict
 
 
 def test_seconds_are_read(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from whystuck.diagnose.check_rule import is_told_by_check
 from whystuck.diagnose.context.scene import Scene
 from whystuck.diagnose.logs.health import find_answered, find_ended
 from whystuck.diagnose.rulebook import Rulebook
-from whystuck.diagnose.summaries.advice import is_doubtful
+from whystuck.diagnose.summaries.advice import has_only_logs, is_doubtful
 from whystuck.diagnose.summaries.checks import is_checked, is_only_checks
 from whystuck.diagnose.traces.presence import is_only_traces
 from whystuck.evidence.finding import (
@@ -51,7 +51,8 @@ def judge(scene: Scene, findings: Sequence[Finding], book: Rulebook) -> Verdict:
     if is_doubtful(scene):
         return Verdict.INCONCLUSIVE
     blamed = [item for item in findings if item.severity is not Severity.NOTE]
-    if not (is_only_traces(scene.evidence) or _is_healthy(scene)):
+    is_judged = is_only_traces(scene.evidence) or _is_healthy(scene) or _tells_of_pace_alone(scene)
+    if not is_judged:
         blamed = [item for item in blamed if item.code[0] != codes.COST]
     if blamed and book.find_rule(blamed[0].code).is_loss:
         return _judge_losses(scene, _list_quiet(findings, book))
@@ -74,9 +75,25 @@ def _judge_quiet(scene: Scene, quiet: Collection[Verdict | None]) -> Verdict:
     evidence, view = scene.evidence, scene.story.view
     is_well = _is_healthy(scene) or _goes_on(scene) or scene.movement.has_made_steps
     told = _find_passed(scene) or find_ended(evidence, view) or find_answered(evidence, view)
+    is_slow = Verdict.SLOW in quiet
+    if is_slow and _tells_of_pace_alone(scene):
+        return Verdict.SLOW
     if not (is_well or told or evidence.incident.is_past):
         return Verdict.INCONCLUSIVE
-    return Verdict.SLOW if Verdict.SLOW in quiet else Verdict.HEALTHY
+    return Verdict.SLOW if is_slow else Verdict.HEALTHY
+
+
+def _tells_of_pace_alone(scene: Scene) -> bool:
+    """Tell whether logs are all there is, and nothing in them stopped, failed or ended."""
+    evidence, view = scene.evidence, scene.story.view
+    failed = (
+        *view.exceptions,
+        *view.fatals,
+        *(one for one in view.exits if one.code or one.signal),
+        *view.list_signatures("paste.stopped"),
+        *(event for event in view.events if event.role in {"cause", "cascade"}),
+    )
+    return evidence.incident.kind == "files" and has_only_logs(evidence) and not failed
 
 
 def _goes_on(scene: Scene) -> bool:

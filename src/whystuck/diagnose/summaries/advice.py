@@ -53,7 +53,7 @@ def _advise(scene: Scene, verdict: Verdict) -> Iterable[Gap]:
         yield Gap(
             None, f"evidence of ranks {who}", "the others wait for them: collect theirs first"
         )
-    if _has_only_logs(evidence):
+    if has_only_logs(evidence):
         reason = "those of other ranks, of the launcher and of the kernel (`dmesg -T`) may tell"
         yield Gap(None, "other logs", reason)
         return
@@ -63,7 +63,7 @@ def _advise(scene: Scene, verdict: Verdict) -> Iterable[Gap]:
         yield Gap(None, "stacks", "none were found: run `py-spy dump` on every rank")
 
 
-def _has_only_logs(evidence: Evidence) -> bool:
+def has_only_logs(evidence: Evidence) -> bool:
     """Tell whether all that is known of a job is what it printed."""
     tables = (evidence.collectives, evidence.stacks, evidence.processes, evidence.beats)
     return bool(evidence.logs.files) and not any(len(table) for table in tables)
