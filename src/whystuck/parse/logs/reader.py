@@ -22,9 +22,10 @@ from whystuck.parse.logs.clusters import ClusterReader
 from whystuck.parse.logs.compiled import LogTables, load_tables
 from whystuck.parse.logs.exits import ExitReader
 from whystuck.parse.logs.lines.above import BEFORE_BYTES, count_above, lines_above, read_raw
-from whystuck.parse.logs.lines.labels import find_labels
+from whystuck.parse.logs.lines.labels import find_labels, find_own
 from whystuck.parse.logs.lines.line_forms import cut_bar
 from whystuck.parse.logs.lines.lines import MAX_TEXT, LogLine, parse_line
+from whystuck.parse.logs.lines.own_prefixes import OwnPrefix
 from whystuck.parse.logs.lines.progress_lines import HeldLine, HeldLines
 from whystuck.parse.logs.lines.wrapped import find_width, join_wrapped, split_record
 from whystuck.parse.logs.parts import EventKeeper, EventSeen, LogPart
@@ -67,7 +68,7 @@ class LogReader:
             sampled: How many lines of each end are looked at for what they tell of the job.
         """
         self._patterns = tables.patterns
-        self._labels: frozenset[str] = frozenset()
+        self._labels, self._own = frozenset[str](), list[OwnPrefix]()
         self._width = 0
         self._parsed: dict[bytes, LogLine] = {}  # what labels were learned from, looked at again
         if head:
@@ -154,13 +155,14 @@ class LogReader:
         self._width = find_width(head) if len(head) < HEAD_BYTES else 0  # people paste no more
         if self._width:
             head = join_wrapped(head, self._width)
-        self._labels = find_labels(split_lines(COLOUR.sub(b"", head)), self._parsed)
-        if self._labels:
-            self._parsed = {}  # what has labels is parsed otherwise
+        lines = split_lines(COLOUR.sub(b"", head))
+        self._labels = find_labels(lines, self._parsed)
+        self._own = find_own(lines, self._labels, self._parsed)
+        self._parsed = {} if self._labels or self._own else self._parsed  # parsed otherwise
 
     def _parse(self, data: bytes) -> LogLine:
         """Parse a line that is only looked at, and not kept."""
-        return self._parsed.get(data) or parse_line(data, self._labels)
+        return self._parsed.get(data) or parse_line(data, self._labels, self._own)
 
     @property
     def is_open(self) -> bool:
@@ -309,7 +311,7 @@ class LogReader:
     ) -> None:
         """Take one line, which stands at a place of the data."""
         self._looks -= 1
-        line = parse_line(raw := cut_bar(data[place]), self._labels)
+        line = parse_line(raw := cut_bar(data[place]), self._labels, self._own)
         is_mark = is_mark and not self._end_row
         before: list[bytes] = []
         if line.stamp is None and self._last_row < row - 1:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 
+from whystuck.evidence.logs.lines import UNKNOWN_RANK
 from whystuck.parse.logs.lines.label_forms import LABEL, NUMBERED, name_label, read_number
 from whystuck.parse.logs.lines.lines import FAR, LogLine, parse_line
+from whystuck.parse.logs.lines.own_prefixes import OwnPrefix, find_own_prefixes, may_have_head
 
 # Of the lines, the share that has a label where there are labels.
 _SHARE = 0.7
 _DIGITS = re.compile(r"\d+")
+_FAR = 200
 _FRAME = b'  File "'
 # The time that a logger puts before all else.
 _CLOCK = re.compile(r"^\[?\d[\d:.,/ T+-]{6,34}Z?\]?[ ,:-]{0,3}(?=[a-z\[])")
@@ -47,6 +50,26 @@ def find_labels(lines: list[bytes], parsed: dict[bytes, LogLine] | None = None) 
     few = len(kinds) <= max(1, written // 2)
     is_labelled = few and written > 1 and labelled > _SHARE * written
     return _find_numbers(lines) | shown | (often if is_labelled else frozenset())
+
+
+def find_own(
+    lines: list[bytes], labels: frozenset[str], parsed: dict[bytes, LogLine]
+) -> list[OwnPrefix]:
+    """Find prefixes in forms that are not known, behind those that are.
+
+    Args:
+        lines: Some lines of the log.
+        labels: The words before them, as `find_labels` returns them.
+        parsed: Lines that were parsed without such words.
+    """
+    heads = [data for data in lines if may_have_head(data)]
+    known = ((not labels and parsed.get(data)) or parse_line(data, labels) for data in heads)
+    return find_own_prefixes((line.text for line in known), _read_rank)
+
+
+def _read_rank(text: str) -> int:
+    line = parse_line(text[:_FAR].encode())
+    return line.rank if line.rank != UNKNOWN_RANK else line.member
 
 
 def _find_around_tracebacks(lines: list[bytes], parsed: dict[bytes, LogLine]) -> frozenset[str]:

@@ -44,7 +44,7 @@ FORMS = {
     "bare_glog": r"\[[IWEF] [\w./]{1,80}:\d+\] ?",
     "rank": r"\[[Rr]ank:? ?(?P<rank_number>\d{1,7})\]:? ?|"
     r"rank(?P<rank_word>\d{1,7})(?:\[(?P<rank_pid>\d{1,9})\]\[[\w.-]{1,60}\])?: ?|"
-    r"(?:rank|rango?) (?P<rank_said>\d{1,7}): ?(?=.)|"
+    r"(?:rank|RANK|rango?) (?P<rank_said>\d{1,7}): ?(?=.)|"
     # Loggers of Python with fields between bars; a service of Compose that is named by its rank.
     r"(?:\| *rank[=:] ?|rank[=:]?)(?P<rank_field>\d{1,7}) *\| ?|"
     # `[r3]`, `(rank 3)`, `<RANK=3>`, as programs name themselves, and in other languages
@@ -92,7 +92,7 @@ STARTS = {
     "<": "rank",
     "|": "rank level_field",
     "0": "found captured cri journal iso console gathered slashed hour kmsg stream task nccl",
-    "r": "found console gathered rank stream nccl",
+    "r": "found console gathered rank stream nccl ascend level",
     "a": "found syslog ctime console gathered facility glog stream here nccl ascend level",
     "/": "found stream",
 }
@@ -143,7 +143,7 @@ def match_prefix(text: str) -> re.Match[str] | None:
     """Match what stands before a line: the same as all forms would, only sooner."""
     start = text[:_HEAD].lstrip()[:1]
     if start.isalnum() or start == "_":
-        start = "0" if start.isdecimal() else "r" if start == "r" else "a"
+        start = "0" if start.isdecimal() else "r" if start in "rR" else "a"
         place = text.find(" [", 0, _LED_FAR)
         if place > 0 and start != "0" and text.startswith("ank", place + 3):
             return _LED_BY_START[start].match(text)

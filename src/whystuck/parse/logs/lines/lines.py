@@ -6,13 +6,13 @@ Launchers, log collectors and libraries each put something before a line, one ou
 
 from __future__ import annotations
 
-import json
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from whystuck.evidence.logs.lines import UNKNOWN_RANK
 from whystuck.evidence.ranks import MAX_RANK
+from whystuck.parse.logs.lines.json_lines import MAX_PID, read_json
 from whystuck.parse.logs.lines.label_forms import (
     FILE_RANK,
     LABEL,
@@ -22,13 +22,13 @@ from whystuck.parse.logs.lines.label_forms import (
     read_number,
 )
 from whystuck.parse.logs.lines.line_forms import cut_bar, match_prefix, strip_quote
+from whystuck.parse.logs.lines.own_prefixes import OwnPrefix
 from whystuck.parse.logs.lines.times import ISO, Stamp, read_stamp
 from whystuck.parse.logs.owners.names import is_hostlike, read_log_name
 
 MAX_TEXT = 2000
 # Prefixes inside each other; nobody has more.
 _MAX_PREFIXES = 10
-_MAX_PID = 1 << 22  # larger numbers are threads
 FAR = 64
 
 _NAMED_AT = re.compile(rf"({ISO})")
@@ -38,10 +38,8 @@ _TENSOR_PARALLEL = re.compile(r"^(?:[A-Za-z]+[_ ]?)?TP(\d{1,4})$")
 _REPORT = re.compile(r"E[A-Z]\d{4}: \[PID: (\d{1,7})\] ")  # `EI0002: [PID: 5120] 2026-02-03-`
 _ERROR_LEVEL = re.compile(r"ERROR|CRITICAL|FATAL")
 _LETTERED = re.compile(r"(?:node|host|gpu|server|machine|worker|box)[-_.]?[a-z]$")
-_JSON_TEXT = ("log", "message", "msg", "text", "event")
-_JSON_TIME = ("time", "timestamp", "@timestamp", "ts", "asctime")
+_COUNTED = re.compile(r"(?:[Rr](?:k|ank)?(?P<rank>\d{1,6})|(?:gpu|cuda)(?P<local>\d{1,3}))")
 _RANKS = ("rank_number", "rank_word", "rank_said", "rank_field", "rank_mark")
-_JSON_NODE = ("host", "hostname", "node", "node_name", "pod", "pod_name", "podName")
 
 
 @dataclass(slots=True)
@@ -95,23 +93,29 @@ class LogLine:
         return self.rank if self.rank != UNKNOWN_RANK else self.task
 
 
-def parse_line(data: bytes, labels: frozenset[str] = frozenset()) -> LogLine:
+def parse_line(
+    data: bytes, labels: frozenset[str] = frozenset(), own: Sequence[OwnPrefix] = ()
+) -> LogLine:
     """Read a line.
 
     Args:
         data: The line, without its end and without colours.
         labels: Words that stand before lines of this log with a colon or a bar: hosts and
             containers.
+        own: Prefixes of this log in forms that are not known.
     """
     raw = cut_bar(data).decode("utf-8", errors="replace").lstrip("\0").rstrip("\r")
     line = LogLine(strip_quote(raw) if raw[:1] == ">" else raw)
-    if raw[:1] == "{":
-        line = _open_json(line)
+    if raw[:1] == "{" and (fields := read_json(line.text)):
+        line = LogLine(**fields)
     for _ in range(_MAX_PREFIXES):
         if labels and _take_label(line, labels):
             continue
         match = match_prefix(line.text)
         if match is None:
+            if own and _take_own(line, own):
+                own = ()
+                continue
             break
         line.text = line.text[match.end() :]
         _TAKERS[str(match.lastgroup)](line, match)
@@ -135,46 +139,26 @@ def _take_label(line: LogLine, labels: frozenset[str]) -> bool:
         return False
     label = find_name(match)
     line.owner += match[0].strip()
-    # A service without a number is no host; `node-b` is.
-    if any(char.isdigit() for char in label) or _LETTERED.match(label):
+    # A service without a number is no host; `node-b` is, and `R3` and `gpu3` are no hosts either.
+    if counted := _COUNTED.fullmatch(label):
+        line.task = int(counted["rank"] or line.task)
+        line.local = int(counted["local"] or line.local)
+    elif any(char.isdigit() for char in label) or _LETTERED.match(label):
         line.node = line.node or label
     line.text = line.text[match.end() :]
     return True
 
 
-def _open_json(line: LogLine) -> LogLine:
-    """Open a line of Docker, or of a logger that writes JSON."""
-    try:
-        fields: Any = json.loads(line.text)
-    except (ValueError, RecursionError):
-        return line
-    if not isinstance(fields, dict):
-        return line
-    text = next((fields[key] for key in _JSON_TEXT if isinstance(fields.get(key), str)), None)
-    if text is None:
-        return line
-    stamp = None
-    for key in _JSON_TIME:
-        if isinstance(value := fields.get(key), str) and (stamp := read_stamp("iso", value)):
-            break
-    inner = fields.get("kubernetes")
-    told = {**inner, **fields} if isinstance(inner, dict) else fields
-    node = next((told[key] for key in _JSON_NODE if isinstance(told.get(key), str)), "")
-    return replace(
-        line,
-        text=text.rstrip("\r\n"),
-        stamp=stamp,
-        node=node[:200],
-        rank=_number(fields.get("rank"), MAX_RANK, UNKNOWN_RANK),
-        local=_number(fields.get("local_rank"), MAX_RANK, -1),
-        pid=_number(fields.get("pid", fields.get("process")), _MAX_PID, 0),
-    )
-
-
-def _number(value: object, largest: int, other: int) -> int:
-    if isinstance(value, str) and value.isdecimal() and len(value) < 10:  # noqa: PLR2004
-        value = int(value)
-    return value if type(value) is int and 0 <= value <= largest else other
+def _take_own(line: LogLine, own: Sequence[OwnPrefix]) -> bool:
+    for prefix in own:
+        if taken := prefix.read(line.text):
+            line.task = taken.task if line.task == UNKNOWN_RANK else line.task
+            line.local = taken.local if line.local < 0 else line.local
+            line.node = line.node or taken.node
+            line.owner += taken.owner
+            line.text = line.text[taken.end :]
+            return True
+    return False
 
 
 def _note_time(line: LogLine, style: str, text: str) -> None:
@@ -258,7 +242,7 @@ def _take_kmsg(line: LogLine, match: re.Match[str]) -> None:
 def _take_glog(line: LogLine, match: re.Match[str]) -> None:
     _note_time(line, "glog", match["glog_at"])
     pid = int(match["glog_pid"] or "0")
-    line.pid = line.pid or (pid if pid < _MAX_PID else 0)
+    line.pid = line.pid or (pid if pid < MAX_PID else 0)
     line.is_agent = "torch/distributed/" in match[0]
     line.is_glog = True
 
@@ -291,7 +275,8 @@ def _take_mpi(line: LogLine, match: re.Match[str]) -> None:
 
 
 def _take_seat(line: LogLine, match: re.Match[str]) -> None:
-    line.node = line.node or match["seat_host"] or match["kernel_host"] or match["led_host"]
+    host = match["seat_host"] or match["kernel_host"] or match["led_host"]
+    line.node = line.node or ("" if _COUNTED.fullmatch(host) else host)
     rank = match["seat_rank"] or match["led_rank"]
     if rank and line.rank == UNKNOWN_RANK:
         line.rank = int(rank)
@@ -314,7 +299,7 @@ def _take_stream(line: LogLine, match: re.Match[str]) -> None:
 
 def _take_worker(line: LogLine, match: re.Match[str]) -> None:
     pid = int(match["worker_pid"])
-    line.pid = pid if pid < _MAX_PID else line.pid
+    line.pid = pid if pid < MAX_PID else line.pid
     line.owner += match[0].strip()
 
 
@@ -325,7 +310,7 @@ def _take_pod(line: LogLine, match: re.Match[str]) -> None:
 
 def _take_ray(line: LogLine, match: re.Match[str]) -> None:
     pid = int(match["ray_pid"] or 0)
-    line.pid = pid if 0 < pid < _MAX_PID else line.pid
+    line.pid = pid if 0 < pid < MAX_PID else line.pid
     line.node = line.node or match["ray_ip"] or match["raylet_ip"] or ""
     if name := _TENSOR_PARALLEL.search(match["ray_name"] or ""):
         line.task = int(name[1])
@@ -337,14 +322,14 @@ def _take_ray(line: LogLine, match: re.Match[str]) -> None:
 def _take_nccl(line: LogLine, match: re.Match[str]) -> None:
     line.node = match["nccl_host"]
     pid = int(match["nccl_pid"])
-    line.pid = pid if pid < _MAX_PID else line.pid
+    line.pid = pid if pid < MAX_PID else line.pid
     line.device = int(match["nccl_dev"][:4])
     line.is_nccl = True
 
 
 def _take_ascend(line: LogLine, match: re.Match[str]) -> None:
     pid = int(match["ascend_pid"] or match["plog_pid"])
-    line.pid = pid if pid < _MAX_PID else line.pid
+    line.pid = pid if pid < MAX_PID else line.pid
     # -1 stands for a process that has not joined yet.
     rank = int(match["ascend_rank"] or -1)
     if line.rank == UNKNOWN_RANK and 0 <= rank <= MAX_RANK:

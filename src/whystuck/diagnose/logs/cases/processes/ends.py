@@ -83,7 +83,7 @@ def _make_nameless(view: LogView) -> Iterator[Case]:
         for item in view.exits
         if item.rank < 0 and name_signal(item) == "SIGKILL" and not item.after_launcher_kill
     ]
-    if not ends or any(item.code or item.signal for item in view.exits if item.rank >= 0):
+    if not ends or any(_is_before(item, ends) for item in view.exits if item.rank >= 0):
         return
     nodes = {item.node for item in ends} - {""}
     on = f" of {min(nodes)}" if len(nodes) == 1 else ""
@@ -98,6 +98,12 @@ def _make_nameless(view: LogView) -> Iterator[Case]:
         confidence=Confidence.POSSIBLE,
         details={"signal": "SIGKILL", "sender": "outside"},
     )
+
+
+def _is_before(item: ExitRecord, ends: Sequence[ExitRecord]) -> bool:
+    """Tell whether a process failed that may have done so before another one was killed."""
+    is_later = all(item.artifact == one.artifact and item.row > one.row for one in ends)
+    return bool(item.signal) or (bool(item.code) and not is_later)
 
 
 def _advise(nodes: set[str]) -> tuple[str, ...]:
