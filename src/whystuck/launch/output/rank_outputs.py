@@ -12,7 +12,16 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from whystuck.launch.output.logfile import LogFile
-from whystuck.launch.output.relay import ADD, CLOSED, DATA, DRAINED, DROPPED, HEADER, MAX_SAID_BYTES
+from whystuck.launch.output.relay import (
+    ADD,
+    CLOSED,
+    DATA,
+    DRAINED,
+    DROPPED,
+    HEADER,
+    MAX_SAID_BYTES,
+    TAKEN,
+)
 from whystuck.launch.output.streams import OutputKinds
 
 LAUNCHER_CHANNELS = {1: "out", 2: "err"}
@@ -21,6 +30,9 @@ LAUNCHER_CHANNELS = {1: "out", 2: "err"}
 _FIRST_RANK_CHANNEL = 3
 _MAX_MESSAGE_BYTES = 1 << 17
 _MAX_WAITING_BYTES = 16 << 20
+# The relay takes a channel within a millisecond; where who reads the output is paused, or the
+# machine has too much to do, the ranks start all the same.
+_MAX_TAKE_S = 0.25
 
 
 class RelayEnd:
@@ -79,6 +91,9 @@ class JobOutputs:
     _waiting: queue.SimpleQueue[tuple[LogFile | None, bytes]] = field(
         default_factory=queue.SimpleQueue
     )
+    _untaken: set[int] = field(default_factory=set)
+    _is_behind: bool = False
+    _on_taken: threading.Condition = field(default_factory=threading.Condition)
     _waiting_bytes: int = 0
     _dropped_bytes: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -93,8 +108,9 @@ class JobOutputs:
     def open_channels(self, pid: int, streams: list[int]) -> list[int]:
         """Open a channel of a rank for each stream (1 or 2); return the ends that it writes to.
 
-        The read ends are with the relay before that: a rank may print and be gone the moment
-        after. Returns nothing when no relay takes them; the caller closes what it gets.
+        The relay reads them before that: a rank may print and be gone the moment after, and the
+        command that started it then speaks of it. Returns nothing when no relay takes them; the
+        caller closes what it gets.
         """
         by_target: dict[int, int] = {}
         for stream in streams:
@@ -106,6 +122,7 @@ class JobOutputs:
                         os.close(opened)
                     return []
                 by_target[target] = write_fd
+        self._wait_until_taken()
         return [by_target[self.kinds.target_of(stream)] for stream in streams]
 
     def _open(self, pid: int, target: int, stream: str) -> int | None:
@@ -113,12 +130,22 @@ class JobOutputs:
             number, self._next_channel = self._next_channel, self._next_channel + 1
             self._owners[number] = pid, stream
         read_fd, write_fd = self.kinds.open_channel(target)
+        with self._on_taken:
+            self._untaken.add(number)
         is_taken = self.relay.send_channel(number, target, read_fd)
         os.close(read_fd)
         if is_taken:
             return write_fd
+        with self._on_taken:
+            self._untaken.discard(number)
         os.close(write_fd)
         return None
+
+    def _wait_until_taken(self) -> None:
+        """Wait until the relay reads all channels; not again where it has not come to the last."""
+        with self._on_taken:
+            timeout_s = 0.0 if self._is_behind else _MAX_TAKE_S
+            self._is_behind = not self._on_taken.wait_for(lambda: not self._untaken, timeout_s)
 
     def wait_until_drained(self, timeout_s: float, *, hangs: bool = False) -> bool:
         """Wait until all that the job wrote before its end is in the logs, or for ``timeout_s``.
@@ -139,6 +166,11 @@ class JobOutputs:
     def _take(self, channel: int, kind: int, data: bytes) -> None:
         if kind == DRAINED:
             self._end()
+        elif kind == TAKEN:
+            with self._on_taken:
+                self._untaken.discard(channel)
+                self._is_behind = self._is_behind and bool(self._untaken)
+                self._on_taken.notify_all()
         elif kind == DROPPED:
             with self._lock:
                 self._dropped_bytes += int(data)

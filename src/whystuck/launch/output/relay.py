@@ -24,7 +24,7 @@ from contextlib import suppress
 
 HEADER = struct.Struct("<IB")
 """Of a message to the keeper of the logs: number of the channel, and kind."""
-DATA, CLOSED, DRAINED, DROPPED = range(4)
+DATA, CLOSED, DRAINED, DROPPED, TAKEN = range(5)
 ADD = struct.Struct("<II")
 """Of a message from the keeper: channel and output; with a descriptor, or before a text."""
 MAX_SAID_BYTES = 1 << 15
@@ -200,6 +200,8 @@ class Output(threading.Thread):
             self._had_first = self._had_first or channel.is_first
             _copy_window_size(self._fd, channel.read_fd)
             self._poll.register(channel.read_fd, select.POLLIN)
+            if not channel.is_first:  # what it writes comes before what the command says later
+                self._copies.put(channel.number, TAKEN)
             if self._is_broken:
                 self._close(channel)
 
@@ -220,9 +222,7 @@ class Output(threading.Thread):
     def _read_all(self, channel: Channel) -> None:
         left_bytes = _MAX_ROUND_BYTES
         while left_bytes > 0 and channel.read_fd in self._channels:
-            if not (count := self._copy(channel)):
-                return
-            left_bytes -= count
+            left_bytes -= self._copy(channel) or left_bytes
 
     def _copy(self, channel: Channel) -> int:
         """Copy what one read gives; return how many bytes that were."""
