@@ -120,6 +120,28 @@ KINDS: tuple[ConfigKind, ...] = (
             r"failed to bind to \S{1,80}:(?P<port>\d+) \(errno: 98",
         )
     ),
+    *(
+        make_kind(
+            "port",
+            pattern,
+            "port {port} of HCCL is in use: another job listens there, on this host or its devices",
+            "ss -ltnp | grep {port}   # who listens there",
+            "export HCCL_IF_BASE_PORT=PORT   # a range of its own for each job of a host",
+            is_plain=True,
+        )
+        for pattern in (
+            r"listen on ip ?\[[^\]]{1,60}\] and (?:specific )?port ?\[(?P<port>\d{1,5})\] fail",
+            r"The IP address(?: ?\[?[\d.:a-f]{1,45}\]?)? and port ?\[?(?P<port>\d{1,5})\]? ha(?:ve|s)"
+            r" been bound already",
+        )
+    ),
+    make_kind(
+        "port",
+        r"EJ0003: .{0,60}Failed to bind the IP port|The IP address and port have been bound already",
+        "a port of HCCL is in use: another job listens there, on this host or its devices",
+        "export HCCL_IF_BASE_PORT=PORT   # a range of its own for each job of a host",
+        is_plain=True,
+    ),
     make_kind(
         "port",
         r"failed to listen on any local network address",
