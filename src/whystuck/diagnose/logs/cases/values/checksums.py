@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from whystuck.diagnose import codes
-from whystuck.diagnose.logs.cases.parts import find_time, place_exceptions
+from whystuck.diagnose.logs.cases.parts import find_time, is_said, place_exceptions
 from whystuck.diagnose.logs.story import OWN, Case
 from whystuck.diagnose.logs.view import LogView
 from whystuck.evidence.finding import Confidence
@@ -41,6 +41,8 @@ def make_checksums(view: LogView) -> Iterator[Case]:
     Whoever compares them and raises has found it, and has not therefore done it.
     """
     found = tuple(item for item in view.exceptions if _COMPARED.search(item.message))
+    lines = view.list_events(codes.PYTHON_EXCEPTION, "cause")
+    raised = tuple(event for event in lines if _COMPARED.search(event.text) and is_said(event))
     for name, told in _list_told(view).items():
         sums = Counter(value for value, _ in told.values())
         common, most = sums.most_common(1)[0]
@@ -69,19 +71,22 @@ def make_checksums(view: LogView) -> Iterator[Case]:
             confidence=Confidence.LIKELY,
             details={"step": int(step or 0), "tensors": []},
             scope=view.ranks,
+            entails=raised,
         )
         return
-    if found:
+    if found or raised:
         yield Case(
             code=codes.WEIGHTS_DIVERGED,
             summary="a check found that ranks do not have the same weights or gradients; whose "
             "differ, it does not tell",
             tier=OWN - 1,
+            lines=raised[:_MAX_LINES],
             exceptions=found,
             where=place_exceptions(found[:1]),
-            time=find_time((), found),
+            time=find_time(raised, found),
             details={"step": 0, "tensors": []},
             scope=view.ranks,
+            entails=raised,
         )
 
 
