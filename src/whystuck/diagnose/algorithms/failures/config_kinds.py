@@ -131,13 +131,12 @@ KINDS: tuple[ConfigKind, ...] = (
         )
         for pattern in (
             r"listen on ip ?\[[^\]]{1,60}\] and (?:specific )?port ?\[(?P<port>\d{1,5})\] fail",
-            r"The IP address(?: ?\[?[\d.:a-f]{1,45}\]?)? and port ?\[?(?P<port>\d{1,5})\]? ha(?:ve|s)"
-            r" been bound already",
+            r"IP address ?\[[^\]]{1,60}\] and port ?\[(?P<port>\d{1,5})\] have been bound already",
         )
     ),
     make_kind(
         "port",
-        r"EJ0003: .{0,60}Failed to bind the IP port|The IP address and port have been bound already",
+        r"Failed to bind the IP port|IP address and port have been bound already",
         "a port of HCCL is in use: another job listens there, on this host or its devices",
         "export HCCL_IF_BASE_PORT=PORT   # a range of its own for each job of a host",
         is_plain=True,
