@@ -37,7 +37,8 @@ _REFUSED = re.compile(r"Connection refused|ECONNREFUSED")
 _ANY = re.compile(
     r"Rendezvous(?:Timeout|Connection|State)Error|DistStoreError|connection to the C10d store has"
     r" failed|wait timeout after \d+ms|connectFullMesh failed|Socket Timeout"
-    r"|store based barrier|Getting socket times out|host not found: |kvs_init: connection time"
+    r"|store based barrier|Getting socket times out|wait socket establish timeout"
+    r"|host not found: |kvs_init: connection time"
     r"|[Cc]onnect(?: to \S+)? (?:failed|returned)|: Wait timeout$"
     r"|ibv_modify_qp failed"
 )
