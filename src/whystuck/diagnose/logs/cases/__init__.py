@@ -86,6 +86,7 @@ from whystuck.diagnose.logs.cases.stacks.parted_sites import make_parted_sites
 from whystuck.diagnose.logs.cases.stacks.past import make_past
 from whystuck.diagnose.logs.cases.stacks.stacked_past import make_recorded_past, make_stacked_past
 from whystuck.diagnose.logs.cases.timeouts import make_lost, make_timeouts
+from whystuck.diagnose.logs.cases.transfers.gathered_shapes import make_gathered_shapes
 from whystuck.diagnose.logs.cases.transfers.left_out_sends import make_left_out_sends
 from whystuck.diagnose.logs.cases.transfers.micro_batches import make_micro_batches
 from whystuck.diagnose.logs.cases.transfers.told_splits import make_told_splits
@@ -122,6 +123,7 @@ MAKERS: tuple[Maker, ...] = (
     make_recorded_past,
     make_mismatches,
     make_horovod_mismatch,
+    make_gathered_shapes,
     make_wrong_splits,
     make_uneven,
     make_crossed,
