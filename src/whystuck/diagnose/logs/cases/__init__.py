@@ -50,6 +50,7 @@ from whystuck.diagnose.logs.cases.processes.ended_early import make_ended_early
 from whystuck.diagnose.logs.cases.processes.ends import make_crashes, make_killed
 from whystuck.diagnose.logs.cases.processes.exceptions import make_exceptions
 from whystuck.diagnose.logs.cases.processes.gil_held import make_gil_held
+from whystuck.diagnose.logs.cases.processes.gone import make_gone
 from whystuck.diagnose.logs.cases.processes.lock_files import make_lock_files
 from whystuck.diagnose.logs.cases.processes.not_ended import make_not_ended
 from whystuck.diagnose.logs.cases.processes.process_states import make_process_states
@@ -171,6 +172,7 @@ MAKERS: tuple[Maker, ...] = (
     make_not_ended,
     make_thread_errors,
     make_gil_held,
+    make_gone,
     make_lock_files,
     make_link_speeds,
     make_blocked,
