@@ -72,6 +72,7 @@ from whystuck.diagnose.logs.cases.slow.built_late import make_built_late
 from whystuck.diagnose.logs.cases.slow.busy import make_busy
 from whystuck.diagnose.logs.cases.slow.comm_phases import make_comm_phases
 from whystuck.diagnose.logs.cases.slow.extremes import make_extremes
+from whystuck.diagnose.logs.cases.slow.few_cpus import make_few_cpus
 from whystuck.diagnose.logs.cases.slow.kernel_shares import make_kernel_shares
 from whystuck.diagnose.logs.cases.slow.link_speeds import make_link_speeds
 from whystuck.diagnose.logs.cases.slow.memory_pressure import make_memory_pressure
@@ -201,6 +202,7 @@ MAKERS: tuple[Maker, ...] = (
     make_told_errors,
     make_wrong_sums,
     make_quotas,
+    make_few_cpus,
     make_whole_job,
     make_kernel_shares,
     make_comm_phases,
