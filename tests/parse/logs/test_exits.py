@@ -120,9 +120,7 @@ def test_all_tasks_of_a_list_are_told() -> None:
 )
 def test_kills_at_the_end_of_a_step_are_the_schedulers(says: str) -> None:
     found = read_exits(
-        "srun: error: n0: task 5: Killed\n"
-        f"{says}\n"
-        "srun: error: n0: tasks 0-1: Terminated\n"
+        f"srun: error: n0: task 5: Killed\n{says}\nsrun: error: n0: tasks 0-1: Terminated\n"
     )
 
     assert {item.rank: item.after_launcher_kill for item in found} == {0: True, 1: True, 5: False}
