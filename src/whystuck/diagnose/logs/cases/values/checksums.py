@@ -11,6 +11,7 @@ from whystuck.diagnose.logs.cases.parts import find_time, is_said, place_excepti
 from whystuck.diagnose.logs.story import OWN, Case
 from whystuck.diagnose.logs.view import LogView
 from whystuck.evidence.finding import Confidence
+from whystuck.evidence.live import PythonException
 from whystuck.evidence.logs.lines import LogEvent
 from whystuck.evidence.ranks import MAX_RANK, name_ranks
 
@@ -75,19 +76,26 @@ def make_checksums(view: LogView) -> Iterator[Case]:
         )
         return
     if found or raised:
-        yield Case(
-            code=codes.WEIGHTS_DIVERGED,
-            summary="a check found that ranks do not have the same weights or gradients; whose "
-            "differ, it does not tell",
-            tier=OWN - 1,
-            lines=raised[:_MAX_LINES],
-            exceptions=found,
-            where=place_exceptions(found[:1]),
-            time=find_time(raised, found),
-            details={"step": 0, "tensors": []},
-            scope=view.ranks,
-            entails=raised,
-        )
+        yield _tell_check(view, raised, found)
+
+
+def _tell_check(
+    view: LogView, raised: tuple[LogEvent, ...], found: tuple[PythonException, ...]
+) -> Case:
+    """Tell of a check of the job that found a difference and does not say whose it is."""
+    return Case(
+        code=codes.WEIGHTS_DIVERGED,
+        summary="a check found that ranks do not have the same weights or gradients; whose "
+        "differ, it does not tell",
+        tier=OWN - 1,
+        lines=raised[:_MAX_LINES],
+        exceptions=found,
+        where=place_exceptions(found[:1]),
+        time=find_time(raised, found),
+        details={"step": 0, "tensors": []},
+        scope=view.ranks,
+        entails=raised,
+    )
 
 
 def _find_step(event: LogEvent) -> str:
