@@ -323,3 +323,28 @@ def test_file_that_grows_names_no_rank_where_it_is_open(tmp_path: Path, lines: l
 )
 def test_wait_for_something_else_is_no_slow_save(tmp_path: Path, lines: list[str]) -> None:
     assert "H118" not in {one.code for one in say(tmp_path, SAID[1], *lines).findings}
+
+
+GAVE_UP = (
+    "[rank3]:[E602 11:17:52.400612945 ProcessGroupNCCL.cpp:632] [Rank 3] Watchdog caught "
+    "collective operation timeout: WorkNCCL(SeqNum=17, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, "
+    "Timeout(ms)=1800000) ran for 1800088 milliseconds before timing out."
+)
+ALONE = ["the others are in the barrier", "$ py-spy dump -p 2291", *SAVE]
+
+
+@pytest.mark.parametrize("tool", ["loop", "ls", "du"])
+@pytest.mark.parametrize("stacks", [STACKS, ALONE], ids=["rank", "process"])
+def test_save_that_goes_on_is_what_ranks_waited_for_until_their_limit(
+    tmp_path: Path, stacks: list[str], tool: str
+) -> None:
+    report = say(tmp_path, *stacks, *LOOKS[tool], GAVE_UP)
+
+    assert [one.code for one in report.findings] == ["H118"]
+
+
+def test_save_that_does_not_go_on_leaves_it_open(tmp_path: Path) -> None:
+    report = say(tmp_path, *ALONE, *list_sizes(SIZES[0], SIZES[0], SIZES[0]), GAVE_UP)
+
+    assert all(one.code != "H118" for one in report.findings)
+    assert report.verdict is not Verdict.WAITING

@@ -128,3 +128,52 @@ def test_links_that_are_up_are_no_finding(tmp_path: Path, state: str) -> None:
     report = say(tmp_path, "step 4 loss 2.1", *(line.replace("DOWN", state) for line in LOOPED))
 
     assert report.findings == []
+
+
+SOCKET = (
+    "[ERROR] HCCL(60{0},python3):2025-02-11-03:20:09.771.0{0} [hccl_socket_manager.cc:778] [61{0}]"
+    "[Wait][LinkEstablish]wait socket establish timeout, role[0] rank[{1}] timeout[120]"
+)
+NUMBERLESS = {
+    "seq": ("$(seq 2 5)", "npu4"),
+    "seq -s": ("`seq 0 3`", "npu2"),
+    "braces": ("{0..3}", "npu2"),
+    "list": ("0 2 4 6", "npu4"),
+    "variable": ("$CARDS", "npu (answer 3)"),
+}
+STATES = ["UP", "UP", "DOWN", "UP"]
+
+
+def ask(devices: str, states: list[str], prompt: str = "[root@np-07 ~]# ") -> list[str]:
+    loop = f"{prompt}for d in {devices}; do hccn_tool -i $d -link -g; done"
+    return [loop, *(f"link status: {state}" for state in states)]
+
+
+@pytest.mark.parametrize("form", NUMBERLESS)
+@pytest.mark.parametrize("waits", [SOCKET.format(11, 5), wait(1, 9)[1]], ids=["socket", "EI0006"])
+def test_link_that_is_down_in_a_loop_without_numbers_is_why_ranks_waited(
+    tmp_path: Path, form: str, waits: str
+) -> None:
+    devices, card = NUMBERLESS[form]
+    finding = first_of(say(tmp_path, waits, *ask(devices, STATES)))
+
+    assert (finding.code, finding.culprits.ranks) == ("H121", [])
+    assert finding.culprits.nodes == ["np-07"]
+    assert f"link of {card} on np-07" in finding.summary
+
+
+def test_links_of_a_loop_whose_command_is_cut_off_are_told_one_by_one(tmp_path: Path) -> None:
+    finding = first_of(say(tmp_path, SOCKET.format(11, 5), *ask("0 1 2 3", STATES)[1:]))
+
+    assert finding.code == "H121"
+    assert "answer 3" in finding.summary
+
+
+@pytest.mark.parametrize("states", [["UP"] * 4, ["DOWN"] * 4])
+def test_links_that_are_all_alike_do_not_tell_why_ranks_waited(
+    tmp_path: Path, states: list[str]
+) -> None:
+    finding = first_of(say(tmp_path, SOCKET.format(11, 5), *ask("0 1 2 3", states)))
+
+    assert (finding.code, finding.culprits.nodes) == ("H121", [])
+    assert "link of" not in finding.summary

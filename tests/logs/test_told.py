@@ -138,13 +138,26 @@ def test_memory_error_that_was_survived_is_no_cause(tmp_path: Path) -> None:
     assert (finding.code, finding.culprits.ranks) == ("C204", [1])
 
 
-def test_step_that_slurm_ends_after_a_failure_was_not_cancelled(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "ending",
+    [
+        [
+            "srun: Terminating StepId=7.0",
+            "slurmstepd: error: *** STEP 7.0 ON g1 CANCELLED AT 2026-03-23T13:40:20 ***",
+        ],
+        ["srun: launch/slurm: _step_signal: Terminating StepId=7.0"],
+        [],
+    ],
+    ids=["cancelled", "signalled", "cut"],
+)
+def test_step_that_slurm_ends_after_a_failure_was_not_cancelled(
+    tmp_path: Path, ending: list[str]
+) -> None:
     report = say(
         tmp_path,
         "slurmstepd: error: Detected 1 oom_kill event in StepId=7.0.",
         "srun: error: g2: task 5: Out Of Memory",
-        "srun: Terminating StepId=7.0",
-        "slurmstepd: error: *** STEP 7.0 ON g1 CANCELLED AT 2026-03-23T13:40:20 ***",
+        *ending,
         "srun: error: g1: tasks 0-3: Terminated",
         "srun: error: g2: tasks 4,6-7: Terminated",
     )

@@ -10,7 +10,8 @@ from whystuck.diagnose.check_rule import is_told_by_check
 from whystuck.diagnose.context.losses import Losses
 from whystuck.diagnose.rule import Rule
 from whystuck.diagnose.rules import RULES
-from whystuck.evidence.finding import Confidence, Finding, Severity
+from whystuck.evidence.finding import Confidence, Finding, Severity, Verdict
+from whystuck.evidence.ranks import parse_ranks
 
 # The families of rules that find why a job stopped.
 _CAUSES = {codes.CRASH, codes.HANG}
@@ -81,9 +82,21 @@ class Rulebook:
         for code in sorted((code for code in levels if levels[code]), key=lambda one: -levels[one]):
             # How a machine is set up explains nothing by itself.
             others = [one for one in kept if one.code != code and one.code[0] != codes.NODE]
-            if any(item.severity is not Severity.NOTE for item in others):
+            waits = [one for one in kept if one.code == code == codes.COLLECTIVE_TIMEOUT]
+            if any(
+                item.severity is not Severity.NOTE or self._is_awaited(item, waits)
+                for item in others
+            ):
                 kept = [item for item in kept if item.code != code]
         return kept
+
+    def _is_awaited(self, item: Finding, waits: Sequence[Finding]) -> bool:
+        """Return whether a note says for whom all waited until a time limit: one at work."""
+        is_known = item.confidence is not Confidence.POSSIBLE
+        is_at_work = self.find_rule(item.code).quiet_verdict is Verdict.WAITING
+        victims = parse_ranks(item.victims.ranks)
+        told = [parse_ranks(one.victims.ranks) for one in waits]
+        return is_known and is_at_work and any(ranks and ranks <= victims for ranks in told)
 
     def _is_telling(self, item: Finding) -> bool:
         """Return whether a finding is grave enough to explain those of other rules."""

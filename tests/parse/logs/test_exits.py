@@ -110,11 +110,17 @@ def test_all_tasks_of_a_list_are_told() -> None:
     assert [item.rank for item in found] == [0, 1, 2, 4, 7]
 
 
-def test_kills_at_the_end_of_a_step_are_the_schedulers() -> None:
+@pytest.mark.parametrize(
+    "says",
+    [
+        "srun: Terminating StepId=5.0",
+        "srun: launch/slurm: _step_signal: Terminating StepId=5.0",
+        "srun: Terminating job step 5.0",
+    ],
+)
+def test_kills_at_the_end_of_a_step_are_the_schedulers(says: str) -> None:
     found = read_exits(
-        "srun: error: n0: task 5: Killed\n"
-        "srun: Terminating StepId=5.0\n"
-        "srun: error: n0: tasks 0-1: Terminated\n"
+        f"srun: error: n0: task 5: Killed\n{says}\nsrun: error: n0: tasks 0-1: Terminated\n"
     )
 
     assert {item.rank: item.after_launcher_kill for item in found} == {0: True, 1: True, 5: False}

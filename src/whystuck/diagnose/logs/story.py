@@ -313,7 +313,11 @@ def _list_told(case: Case) -> set[int]:
 def _entails(one: Case, other: Case) -> bool:
     """Tell whether a case says itself that the lines which tell of the other follow from it."""
     known = {id(event) for event in one.entails}
-    return bool(known and other.lines) and all(id(event) in known for event in other.lines)
+    return (
+        one is not other
+        and bool(known and other.lines)
+        and all(id(event) in known for event in other.lines)
+    )
 
 
 def _is_same_failure(one: Case, other: Case) -> bool:

@@ -82,7 +82,8 @@ _SRUN_DONE = re.compile(
 )
 _SRUN_CODE = re.compile(r"Exited with exit code (\d+)")
 _STEP_END = re.compile(
-    r"srun: Terminating (?:StepId|job step)|slurmstepd: error: \*\*\* (?:STEP|JOB)"
+    r"srun: (?:launch/slurm: _step_signal: )?Terminating (?:StepId|job step)"
+    r"|slurmstepd: error: \*\*\* (?:STEP|JOB)"
 )
 _MPIRUN = re.compile(
     r"noticed that process rank (\d+) with PID (\d+) on node (\S+) exited on signal (\d+)"

@@ -120,6 +120,27 @@ KINDS: tuple[ConfigKind, ...] = (
             r"failed to bind to \S{1,80}:(?P<port>\d+) \(errno: 98",
         )
     ),
+    *(
+        make_kind(
+            "port",
+            pattern,
+            "port {port} of HCCL is in use: another job listens there, on this host or its devices",
+            "ss -ltnp | grep {port}   # who listens there",
+            "export HCCL_IF_BASE_PORT=PORT   # a range of its own for each job of a host",
+            is_plain=True,
+        )
+        for pattern in (
+            r"listen on ip ?\[[^\]]{1,60}\] and (?:specific )?port ?\[(?P<port>\d{1,5})\] fail",
+            r"IP address ?\[[^\]]{1,60}\] and port ?\[(?P<port>\d{1,5})\] have been bound already",
+        )
+    ),
+    make_kind(
+        "port",
+        r"Failed to bind the IP port|IP address and port have been bound already",
+        "a port of HCCL is in use: another job listens there, on this host or its devices",
+        "export HCCL_IF_BASE_PORT=PORT   # a range of its own for each job of a host",
+        is_plain=True,
+    ),
     make_kind(
         "port",
         r"failed to listen on any local network address",

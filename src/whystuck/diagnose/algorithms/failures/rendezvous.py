@@ -29,6 +29,11 @@ _NO_NAME = re.compile(
     r"Name or service not known|Temporary failure in name resolution|nodename nor servname"
     r"|gai error"
 )
+# What tools say of a name that no name service knows.
+_NO_SUCH = re.compile(
+    r"services \"([\w.-]{1,200})\" not found|server can't find ([\w.-]{1,200}): "
+    r"|^\s{0,8}Host ([\w.-]{1,200}) not found: \d"
+)
 _FOREIGN = re.compile(r"Ping failed, invalid value returned from server")
 _TWICE = re.compile(r"rank (\d{1,7}) of (\d{1,7}) ranks has already checked in")
 _COUNTS = re.compile(r"mismatch in rank count from procs (\d{1,7}) : (\d{1,7})")
@@ -37,7 +42,8 @@ _REFUSED = re.compile(r"Connection refused|ECONNREFUSED")
 _ANY = re.compile(
     r"Rendezvous(?:Timeout|Connection|State)Error|DistStoreError|connection to the C10d store has"
     r" failed|wait timeout after \d+ms|connectFullMesh failed|Socket Timeout"
-    r"|store based barrier|Getting socket times out|host not found: |kvs_init: connection time"
+    r"|store based barrier|Getting socket times out|wait socket establish timeout"
+    r"|host not found: |kvs_init: connection time"
     r"|[Cc]onnect(?: to \S+)? (?:failed|returned)|: Wait timeout$"
     r"|ibv_modify_qp failed"
 )
@@ -94,6 +100,8 @@ class Meeting:
     peers: dict[str, set[int]] = field(default_factory=dict)
     errnos: Counter[int] = field(default_factory=Counter)
     nameless: dict[str, set[int]] = field(default_factory=dict)
+    # Names that a tool does not find either, and what says so.
+    unknown: dict[str, set[int]] = field(default_factory=dict)
     foreign: set[int] = field(default_factory=set)
     environments: list[Environment] = field(default_factory=list)
     # What says that it failed, whatever the reason.
@@ -112,6 +120,15 @@ class Meeting:
     def missing_count(self) -> tuple[int, int] | None:
         """How many processes joined, and how many were to; the most that anybody saw."""
         return max(self.counts, default=None)
+
+    def list_unknown(self) -> set[int]:
+        """Return what tells of names that a tool does not find either."""
+        return {
+            key
+            for host, keys in self.nameless.items()
+            if any(_is_same_name(host, name) for name in self.unknown)
+            for key in keys
+        }
 
     def list_absent(self) -> set[int]:
         """Return ranks that others waited for and that did not say that they wait themselves."""
@@ -160,7 +177,15 @@ def hold_meeting(said: Iterable[Said]) -> Meeting:
                 meeting.ranks.add(item.rank)
                 meeting.complete |= {item.rank} if _FULL_MESH.search(item.text) else set()
             meeting.is_anonymous |= item.is_failure and item.rank < 0
+    # Only its address of one kind may be missing, unless nobody knows the name.
+    meeting.failures |= meeting.list_unknown()
     return meeting
+
+
+def _is_same_name(one: str, other: str) -> bool:
+    """Tell whether two names are of one host, one of them perhaps without its domain."""
+    longer, shorter = sorted((one.rstrip("."), other.rstrip(".")), key=len, reverse=True)
+    return longer == shorter != "" or (shorter != "" and longer.startswith(f"{shorter}."))
 
 
 def _read_environment(meeting: Meeting, item: Said) -> None:
@@ -214,6 +239,9 @@ def _read_reach(meeting: Meeting, item: Said) -> bool:
         meeting.nameless.setdefault(match[1], set()).add(item.key)
     elif _NO_NAME.search(text):
         meeting.nameless.setdefault("", set()).add(item.key)
+    if match := _NO_SUCH.search(text):
+        name = next(part for part in match.groups() if part)
+        meeting.unknown.setdefault(name, set()).add(item.key)
     if _FOREIGN.search(text):
         meeting.foreign.add(item.key)
         is_told = True

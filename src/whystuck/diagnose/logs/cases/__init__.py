@@ -50,6 +50,8 @@ from whystuck.diagnose.logs.cases.processes.ended_early import make_ended_early
 from whystuck.diagnose.logs.cases.processes.ends import make_crashes, make_killed
 from whystuck.diagnose.logs.cases.processes.exceptions import make_exceptions
 from whystuck.diagnose.logs.cases.processes.gil_held import make_gil_held
+from whystuck.diagnose.logs.cases.processes.gone import make_gone
+from whystuck.diagnose.logs.cases.processes.lock_files import make_lock_files
 from whystuck.diagnose.logs.cases.processes.not_ended import make_not_ended
 from whystuck.diagnose.logs.cases.processes.process_states import make_process_states
 from whystuck.diagnose.logs.cases.processes.stopped import make_stopped
@@ -70,6 +72,7 @@ from whystuck.diagnose.logs.cases.slow.built_late import make_built_late
 from whystuck.diagnose.logs.cases.slow.busy import make_busy
 from whystuck.diagnose.logs.cases.slow.comm_phases import make_comm_phases
 from whystuck.diagnose.logs.cases.slow.extremes import make_extremes
+from whystuck.diagnose.logs.cases.slow.few_cpus import make_few_cpus
 from whystuck.diagnose.logs.cases.slow.kernel_shares import make_kernel_shares
 from whystuck.diagnose.logs.cases.slow.link_speeds import make_link_speeds
 from whystuck.diagnose.logs.cases.slow.memory_pressure import make_memory_pressure
@@ -85,6 +88,7 @@ from whystuck.diagnose.logs.cases.stacks.parted_sites import make_parted_sites
 from whystuck.diagnose.logs.cases.stacks.past import make_past
 from whystuck.diagnose.logs.cases.stacks.stacked_past import make_recorded_past, make_stacked_past
 from whystuck.diagnose.logs.cases.timeouts import make_lost, make_timeouts
+from whystuck.diagnose.logs.cases.transfers.gathered_shapes import make_gathered_shapes
 from whystuck.diagnose.logs.cases.transfers.left_out_sends import make_left_out_sends
 from whystuck.diagnose.logs.cases.transfers.micro_batches import make_micro_batches
 from whystuck.diagnose.logs.cases.transfers.told_splits import make_told_splits
@@ -121,6 +125,7 @@ MAKERS: tuple[Maker, ...] = (
     make_recorded_past,
     make_mismatches,
     make_horovod_mismatch,
+    make_gathered_shapes,
     make_wrong_splits,
     make_uneven,
     make_crossed,
@@ -168,6 +173,8 @@ MAKERS: tuple[Maker, ...] = (
     make_not_ended,
     make_thread_errors,
     make_gil_held,
+    make_gone,
+    make_lock_files,
     make_link_speeds,
     make_blocked,
     make_packets,
@@ -195,6 +202,7 @@ MAKERS: tuple[Maker, ...] = (
     make_told_errors,
     make_wrong_sums,
     make_quotas,
+    make_few_cpus,
     make_whole_job,
     make_kernel_shares,
     make_comm_phases,

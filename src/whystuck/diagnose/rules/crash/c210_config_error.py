@@ -27,7 +27,8 @@ class ConfigErrorRule(LogRule):
     there, or may not be used, is configuration when all ranks say so, and C204 when some do.
 
     A transport that is asked for and is not there (libfabric, UCX, Open MPI, NCCL), a step of Slurm
-    or an actor of Ray that waits for resources, and a device that lets nobody in are told as well.
+    or an actor of Ray that waits for resources, a device that lets nobody in, and a port on which
+    HCCL cannot listen are told as well.
 
     In `details`: `kind` is one of module, library, library-version, argument, script, command,
     port, environment, shared-memory, limits, driver, device, build, interface, fork,

@@ -26,12 +26,12 @@ class CollectiveTimeout(LogRule):
     ## How it is found
 
     Errors of time limits are there, and neither flight-recorder dumps nor stacks show the
-    cause. When another cause is found, this finding is dropped. The ranks of
-    `Watchdog caught collective operation timeout` waited: they are victims. A rank is named only
-    where others name it (`Ranks 3 failed to pass monitoredBarrier`) or its own watchdog says that
-    it hangs; who sends `dump signal ... from rank 6` only waited first. `details` holds the op, its
-    number in its group, its size, who waited and of whom there is no word (`silent`); a number
-    means nothing in another group.
+    cause. When another cause is found, or a rank that these ranks waited for saves or sets up and
+    goes on, this finding is dropped. The ranks of `Watchdog caught collective operation timeout`
+    waited: they are victims. A rank is named only where others name it (`Ranks 3 failed to pass
+    monitoredBarrier`) or its own watchdog says that it hangs; who sends `dump signal ... from rank
+    6` only waited first. `details` holds the op, its number in its group, its size, who waited and
+    of whom there is no word (`silent`); a number means nothing in another group.
 
     ## False alarms
 

@@ -61,7 +61,8 @@ class LeftEarly(Rule):
     others. Or a rank came to the end of its program before others gave up: `srun` says that its
     task exited while others run, or torch warns in it alone that its process groups were not
     destroyed. Or pasted stacks show few ranks in `destroy_process_group` or at the end of their
-    program, which raised nothing, while more ranks print that they waited until a time limit.
+    program, which raised nothing, while more ranks print that they waited until a time limit. Or
+    NCCL RAS calls a process dead, and its host does not have it any more (`ls /proc/PID`).
 
     ## False alarms
 

@@ -27,7 +27,8 @@ class ShapeMismatch(DivergenceRule):
 
     Where gloo only says that it received another number of bytes than it expected, and no record
     tells whose call differs, that is a possible cause without a rank. So it is where NCCL says
-    `collective mismatch error` or `message truncated`, and HCCL that arguments are inconsistent.
+    `collective mismatch error` or `message truncated`. HCCL compares the arguments themselves
+    (EI0005), and accelerate the shapes of all processes: it is `likely` then, without a rank.
     Where ranks print shapes, and their last ones are as large as both numbers of bytes, or have
     pieces of both sizes when each rank has one or two of them, the few whose shape is another one
     are named.

@@ -27,7 +27,8 @@ class LockDeadlock(SuspectRule):
 
     A suspect whose main thread is in `FileBaton.wait` of torch, in `filelock` or `flock` is
     `likely`; `details.lock_file` is true then. Where all that are known wait for such a file, none
-    of them is named: who holds it is none of them.
+    of them is named: who holds it is none of them. Of logs, so are tracebacks that end in such a
+    wait as somebody pressed Ctrl-C; it is `possible` where another rank was elsewhere.
 
     ## False alarms
 

@@ -46,7 +46,9 @@ class RendezvousFailed(LogRule):
     or does not answer, of the store or, in what gloo and HCCL print, of another rank; network cards
     that NCCL could not connect; and ranks that did not come, by the store's count or the key that
     others wait for; and hosts that print, but never joined as others of their kind did. Who joined
-    only warns of a name without IPv6.
+    only warns of a name without IPv6; such a warning counts where `kubectl get svc`, `nslookup` or
+    `host` do not know that name either. Of Ascend devices, the one is named whose link `hccn_tool`
+    shows to be down beside others.
 
     In `details`: `kind` is duplicate-rank, world-size, endpoint, unresolved, not-a-store, refused,
     unreachable, cards, missing-rank, missing-node, store-used-before, closed or timeout. `joined`

@@ -64,6 +64,10 @@ class SkippedCollective(DivergenceRule):
     have fewer than all others, and wait in another call by their stacks or watchdogs. Where they
     wait in none, they did not come to the last one (H101); who has more than all others is H102.
 
+    Or ranks come to one number with different calls, and source that is shown beside leaves the
+    call of most ranks out on a condition (`if not batch: continue` above `dist.all_reduce`): of
+    calls of one kind, one of a few elements.
+
     ## False alarms
 
     Call sites that differ and meet again are legal and accuse nobody.

@@ -54,6 +54,9 @@ class CpuStarved(Rule):
     (`train-3  rank=3  step=2200`), by a sentence such as `rank = 2*pod + local`, or as those that
     are slow in a table of times are just those of the pod by its place in the list.
 
+    So are jobs for which `scontrol show job` tells of fewer processors than tasks (`NumCPUs=2
+    NumTasks=8`); nobody is named.
+
     ## False alarms
 
     A quota that is reached only in the start of a job: the times are those of the whole run, or

@@ -32,6 +32,7 @@ _STATE = re.compile(
     r"|(?:Max|Current)\s{2,40}: |[a-z]\w{1,30} port \d{1,2} ==> |\d{1,3}, |State:\t[A-Z] \("
     # what ethtool, ip, mlxlink and hccn_tool tell of a link
     r"|link status: (?:UP|DOWN)"
+    r"|\w{2,6}: (?:cannot access \W{0,3})?/proc/\d|(?:-?bash: |sh: )?kill: \(?\d"
     r"|Link detected: |(?:\d{1,4}: )?[a-z][\w.@-]{1,40}:?\s.{0,60}?<NO-CARRIER,"
     r"|(?:DOWN|ACTIVE|INIT|ARMED)\s*$"
     r"|Width {4,40}: "

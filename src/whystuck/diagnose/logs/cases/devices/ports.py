@@ -135,7 +135,8 @@ def _lags(port: _Port, ports: Sequence[_Port]) -> bool:
 
 def _advise(port: _Port) -> tuple[str, ...]:
     if port.event.groups["layer"] == NPU_LAYER:
-        device = port.name.removeprefix("npu") or "N"
+        device = port.name.removeprefix("npu")
+        device = device if device.isdecimal() else "N"
         return (
             f"hccn_tool -i {device} -link_stat -g   # on that host; then its module and switch",
         )

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from whystuck.diagnose.logs.cases.devices.ports import NPU_LAYER
 from whystuck.diagnose.logs.cases.network.rendezvous_lines import Answer, Told
 from whystuck.diagnose.logs.story import WAIT
 from whystuck.evidence.logs.lines import LogEvent
 from whystuck.evidence.ranks import name_ranks
 
 _SIGNATURE = "hccl.dest_link"
+_CONNECT = "hccl.connect"
 _MAX_LINES = 4
 # So many lines an error of HCCL has at most above the one that names the link.
 _MOST_ABOVE = 8
@@ -25,7 +27,7 @@ def find_npu_pair(told: Told) -> Answer | None:
     keys = [key for key, event in told.events.items() if event.signature == _SIGNATURE]
     links = [told.events[key] for key in keys]
     if not links:
-        return None
+        return _find_down(told)
     down = [port for port in told.view.list_signatures("table.port") if _is_down(port)]
     own, peers = _list_ips(links, "own"), _list_ips(links, "ip")
     ends = own | peers
@@ -59,6 +61,34 @@ def find_npu_pair(told: Told) -> Answer | None:
             f"hccn_tool -i DEVICE -ping -g address {ip}   # from the device that waited",
         ),
         entails=tuple(broken),
+    )
+
+
+def _find_down(told: Told) -> Answer | None:
+    """Find a device whose link is down beside others, where HCCL does not say who waits for it."""
+    lines = told.list_lines(told.meeting.failures)
+    ports = {
+        (port.node, port.groups["card"]): port
+        for port in told.view.list_signatures("table.port")
+        if port.groups["layer"] == NPU_LAYER
+    }
+    up = {node for (node, _), port in ports.items() if port.groups["state"] == _ACTIVE}
+    down = [
+        port for (node, _), port in ports.items() if node in up and port.groups["state"] != _ACTIVE
+    ]
+    if not down or not any(event.signature == _CONNECT for event in lines):
+        return None
+    nodes = tuple(sorted({port.node for port in down} - {""}))
+    cards = " and ".join(sorted({port.groups["card"] for port in down})[:_MAX_LINES])
+    on = f" on {' and '.join(nodes)}" if nodes else ""
+    return Answer(
+        "device-link",
+        f"ranks waited for links in vain: the link of {cards}{on} is down",
+        nodes=nodes,
+        tier=WAIT - 3,
+        details={"peers": []},
+        remedies=("hccn_tool -i DEVICE -link_stat -g   # on that host; then module and switch",),
+        entails=tuple(down),
     )
 
 

@@ -222,7 +222,12 @@ def _find_unresolved(told: Told) -> Answer | None:
         if not host or not tried or host in tried
         for key in found
     }
-    keys = {key for key in keys if has_failed(told, key) and not has_store(told, key)}
+    unknown = meeting.list_unknown()
+    keys = {
+        key
+        for key in keys
+        if key in unknown or (has_failed(told, key) and not has_store(told, key))
+    }
     if not keys:
         return None
     hosts = sorted(host for host in meeting.nameless if host)
@@ -236,7 +241,7 @@ def _find_unresolved(told: Told) -> Answer | None:
         # The ranks of a host are no better off than it; a pod with one rank is that rank.
         ranks=tuple(here) if len(here) == 1 else () if nodes else ranks,
         nodes=nodes,
-        keys=frozenset(keys),
+        keys=frozenset(keys).union(*(meeting.unknown.values() if keys & unknown else ())),
         details={"host": hosts[0] if hosts else ""},
         remedies=(
             f"getent hosts {hosts[0] if hosts else 'NAME'}   # on every node",

@@ -29,6 +29,9 @@ _RUNS = re.compile(
 # What torch, and what the transports of NCCL and HCCL say.
 _SIGNATURES = ("c10d.mismatch", "nccl.size_mismatch", "hccl.mismatch")
 _MAX_SHOWN = 4
+_HCCL_CALL = re.compile(
+    r"(?:OPS|HCCL) function error: .{0,120}\bHccl\w{3,40}.{0,40}, error code is \d"
+)
 # What HCCL calls the op in its comparison of two calls.
 _HCCL_OP = {"tag", "opType", "cmdType", "op"}
 _WORDS = {
@@ -173,11 +176,19 @@ def _make_complaint(view: LogView, events: list[LogEvent]) -> Iterator[Case]:
         exceptions=raised,
         victims=tuple(rank for rank in ranks if not odd or rank not in odd.ranks),
         time=find_time(told, raised),
-        confidence=Confidence.LIKELY if odd else Confidence.POSSIBLE,
+        # HCCL compares the calls themselves; a transport may as well meet that of another op.
+        confidence=Confidence.LIKELY if odd or whats - {""} else Confidence.POSSIBLE,
         details={"group": "", "sequence": 0, "ops": {}, "shapes": shapes}
         | ({"bytes": list(counts)} if counts else {}),
         scope=frozenset(ranks) | view.ranks if odd else frozenset(ranks),
+        entails=_list_refused(view) if whats - {""} else (),
     )
+
+
+def _list_refused(view: LogView) -> tuple[LogEvent, ...]:
+    """Return the lines of what torch_npu raises as HCCL refused a call, whatever the reason."""
+    found = (*view.list_events(codes.PYTHON_EXCEPTION, "cause"), *view.list_signatures("hccl.peer"))
+    return tuple(event for event in found if _HCCL_CALL.search(event.text))
 
 
 def _name(ranks: Sequence[int]) -> str:

@@ -14,6 +14,7 @@ from whystuck.diagnose.algorithms.ops.divergence_kinds import DivergenceKind
 from whystuck.diagnose.algorithms.ops.groups import collect_groups
 from whystuck.diagnose.algorithms.stacks.frames import make_places
 from whystuck.diagnose.logs.cases.ops.odd_ones import choose_by_past, choose_odd
+from whystuck.diagnose.logs.cases.ops.skipped_source import tell_skipped
 from whystuck.diagnose.logs.cases.ops.told_counters import judge_counters, list_counted_ops
 from whystuck.diagnose.logs.cases.parts import find_time
 from whystuck.diagnose.logs.story import PARTED, Case
@@ -70,7 +71,7 @@ def _judge_ops(view: LogView, group: ToldGroup) -> Case | None:
     found = (
         _judge_batches(view, ops)
         or _judge_idle(group, ops)
-        or compare_ops(group, ops)
+        or tell_skipped(view, ops, compare_ops(group, ops))
         or _compare_numbers(view, group, ops)
     )
     return found or _judge_all(view, group, ops)

@@ -29,6 +29,7 @@ _KINDS = {
 _ORDER = tuple(_KINDS)
 # The job, rather than a step of it, without a reason.
 _BY_USER = re.compile(r"CANCELLED by \d+|CANCELLED AT \S+ (?:BY|by)|\*\*\* JOB \S+ ON ")
+_TASK_OOM = "Out Of Memory"
 _ENDING = {"SIGTERM", "SIGINT", "SIGHUP"}
 
 
@@ -104,6 +105,8 @@ def _make_silent(view: LogView) -> Iterator[Case]:
     """Make the case of ranks that all ended by a signal to end, and of none that failed."""
     # What the launcher ended after another failure was not ended from outside.
     own = [item for item in view.exits if item.rank >= 0 and not item.after_launcher_kill]
+    if any(item.reason == _TASK_OOM for item in own):
+        return  # Slurm ends the others where a task has no memory left
     ends = {item.rank: name_signal(item) for item in own}
     named = {rank for rank, name in ends.items() if name in _ENDING}
     if len(named) < 2 or not view.is_everywhere(named):  # noqa: PLR2004 - one alone is a kill

@@ -24,6 +24,8 @@ _RANK = re.compile(r"\b(?<!local )rank[ _=:#-]{0,2}(\d{1,7})\b", re.IGNORECASE)
 _LIMIT_S = 600.0
 # A save is long when it takes this share of the limit: who is done first waits for the others.
 _LONG = 0.5
+# The times of a step's line are there all along: one as long as the limit is beyond it next time.
+_NEAR = 0.9
 # Of ranks that write as much, who takes so many times longer is slow by itself.
 _ODD, _FEW = 5.0, 0.25
 _SLACK_NS = 60 * _NS_PER_S
@@ -45,8 +47,9 @@ def make_slow_saves(view: LogView) -> Iterator[Case]:
     raised = tuple(item for item in view.exceptions if is_timeout(item))
     if not (waits or raised):
         return
-    saves = [*_list_told(view), *_list_files(view)]
     limit_s = _find_limit(waits)
+    fields = [save for save in _list_fields(view) if save.seconds >= _NEAR * limit_s]
+    saves = [*_list_told(view), *_list_files(view), *fields]
     near = [save for save in saves if _is_during(save, waits)]
     if max((save.seconds for save in near), default=0.0) < _LONG * limit_s:
         return
@@ -82,11 +85,21 @@ def _list_told(view: LogView) -> Iterator[_Save]:
     for event in view.list_signatures("progress.took"):
         if event.is_past or not is_said(event) or not _SAVE.search(event.text):
             continue
+        if event.groups.get("field"):
+            continue
         if most := event.groups.get("most"):
             yield _Save(-1, float(most) / 1000, event)
             continue
         unit = _UNITS["ms" if event.groups["unit"] == "ms" else event.groups["unit"][0]]
         yield _Save(find_saver(event), float(event.groups["s"]) * unit, event)
+
+
+def _list_fields(view: LogView) -> Iterator[_Save]:
+    """Yield the saves of which a line of a step has the time: `ckpt/gather_state 55.0 s`."""
+    for event in view.list_signatures("progress.took"):
+        if not event.is_past and is_said(event) and (told := event.groups.get("field")):
+            unit = _UNITS["ms" if event.groups["unit2"] == "ms" else event.groups["unit2"][0]]
+            yield _Save(-1, float(told) * unit, event)
 
 
 def find_saver(event: LogEvent) -> int:

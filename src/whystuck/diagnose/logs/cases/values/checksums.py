@@ -7,10 +7,11 @@ from collections import Counter
 from collections.abc import Iterator
 
 from whystuck.diagnose import codes
-from whystuck.diagnose.logs.cases.parts import find_time, place_exceptions
+from whystuck.diagnose.logs.cases.parts import find_time, is_said, place_exceptions
 from whystuck.diagnose.logs.story import OWN, Case
 from whystuck.diagnose.logs.view import LogView
 from whystuck.evidence.finding import Confidence
+from whystuck.evidence.live import PythonException
 from whystuck.evidence.logs.lines import LogEvent
 from whystuck.evidence.ranks import MAX_RANK, name_ranks
 
@@ -41,6 +42,8 @@ def make_checksums(view: LogView) -> Iterator[Case]:
     Whoever compares them and raises has found it, and has not therefore done it.
     """
     found = tuple(item for item in view.exceptions if _COMPARED.search(item.message))
+    lines = view.list_events(codes.PYTHON_EXCEPTION, "cause")
+    raised = tuple(event for event in lines if _COMPARED.search(event.text) and is_said(event))
     for name, told in _list_told(view).items():
         sums = Counter(value for value, _ in told.values())
         common, most = sums.most_common(1)[0]
@@ -69,20 +72,30 @@ def make_checksums(view: LogView) -> Iterator[Case]:
             confidence=Confidence.LIKELY,
             details={"step": int(step or 0), "tensors": []},
             scope=view.ranks,
+            entails=raised,
         )
         return
-    if found:
-        yield Case(
-            code=codes.WEIGHTS_DIVERGED,
-            summary="a check found that ranks do not have the same weights or gradients; whose "
-            "differ, it does not tell",
-            tier=OWN - 1,
-            exceptions=found,
-            where=place_exceptions(found[:1]),
-            time=find_time((), found),
-            details={"step": 0, "tensors": []},
-            scope=view.ranks,
-        )
+    if found or raised:
+        yield _tell_check(view, raised, found)
+
+
+def _tell_check(
+    view: LogView, raised: tuple[LogEvent, ...], found: tuple[PythonException, ...]
+) -> Case:
+    """Tell of a check of the job that found a difference and does not say whose it is."""
+    return Case(
+        code=codes.WEIGHTS_DIVERGED,
+        summary="a check found that ranks do not have the same weights or gradients; whose "
+        "differ, it does not tell",
+        tier=OWN - 1,
+        lines=raised[:_MAX_LINES],
+        exceptions=found,
+        where=place_exceptions(found[:1]),
+        time=find_time(raised, found),
+        details={"step": 0, "tensors": []},
+        scope=view.ranks,
+        entails=raised,
+    )
 
 
 def _find_step(event: LogEvent) -> str:

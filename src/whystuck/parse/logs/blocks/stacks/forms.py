@@ -19,6 +19,12 @@ SPY = re.compile(
     r"\((?P<state>(?:active|idle)[a-z+ ]{0,20})\)(?:: \"(?P<name>[^\"]{0,200})\")?"
     r"\s*(?P<note>(?:#|//|<[-=]{1,4}|\u2190|\().{0,200})?$"
 )
+# The rank before the head of a thread, in one line: `rank0  Thread 0x7F20 (active): "MainThread"`.
+_LED_HEAD = re.compile(
+    r"^[\W_]{0,12}(?P<rank>(?:local[ _-]?)?rank[ _:=#]{0,2}\d{1,7})\b[\s\W_]{1,12}"
+    r"(?=Thread (?:0x[0-9A-Fa-f]{1,16}|\d{1,20}) ?\((?:active|idle))",
+    re.IGNORECASE,
+)
 _FAULT = re.compile(
     r"^\s*(?:(?P<current>Current thread|Thread) 0x(?P<number>[0-9A-Fa-f]{1,16})"
     r"(?: \[(?P<name>.{0,200})\])?|Stack) \(most recent call first\):"
@@ -71,6 +77,12 @@ def clean_line(text: str) -> str:
     """Return a line without what people and loggers leave before it, and without lost colours."""
     text = BEFORE.sub("", text)
     return _FADED.sub("", text) if "m" in text and "[" in text and "Process " in text else text
+
+
+def cut_lead(text: str) -> tuple[str, str]:
+    """Return the rank that stands before the head of a thread, and the line without it."""
+    match = _LED_HEAD.match(text) if "Thread " in text else None
+    return (match["rank"], text[match.end() :]) if match else ("", text)
 
 
 def cut_note(text: str) -> tuple[str, str]:

@@ -341,6 +341,18 @@ def read_ranks_in_order(text: str) -> list[int]:
     return [*found]
 
 
+# The process of the rank, where a heading tells both.
+_HEADING_PID = re.compile(
+    r"\b(?:pid|PID)[ =:#]{0,3}(\d{1,10})\b|^[\W_]{0,12}(\d{2,7})[ ,:(]{1,3}RANK[= ]"
+)
+
+
+def read_heading_pid(text: str) -> int:
+    """Return the process that a heading tells, 0 where it tells none."""
+    process = _HEADING_PID.search(text[:200])
+    return int(process[1] or process[2]) if process else 0
+
+
 _NOTE_RANK = re.compile(r"(?<!local )\brank[ =:]{0,2}(\d{1,7})\b", re.IGNORECASE)
 
 

@@ -24,6 +24,7 @@ from whystuck.parse.logs.blocks.stacks.forms import (
     PROCESS,
     SPY,
     clean_line,
+    cut_lead,
     cut_note,
     find_bare,
     find_head,
@@ -44,6 +45,7 @@ from whystuck.parse.logs.blocks.stacks.headings import (
     find_same_as,
     find_whose,
     is_same_word,
+    read_heading_pid,
     take_note,
 )
 from whystuck.parse.logs.blocks.stacks.hosts import find_host
@@ -80,11 +82,6 @@ _MAX_PREAMBLE = 6
 _MAX_BEHIND = 4
 # So many stacks may be meant by the rank that they are of.
 _MAX_SHOWN = 64
-
-# The process of the rank, where a heading tells both.
-_HEADING_PID = re.compile(
-    r"\b(?:pid|PID)[ =:#]{0,3}(\d{1,10})\b|^[\W_]{0,12}(\d{2,7})[ ,:(]{1,3}RANK[= ]"
-)
 
 
 @dataclass(slots=True)
@@ -145,7 +142,7 @@ class StackReader:
 
     def begins(self, text: str) -> bool:
         """Tell whether a stack begins in a line; what stands before it is of use then."""
-        text = clean_line(text)
+        _, text = cut_lead(clean_line(text))
         return not self._open and (find_head(text) is not None or bool(find_bare(text)))
 
     def read(self, line: LogLine, row: int, before: Iterable[LogLine] = ()) -> Iterator[StackSeen]:
@@ -157,7 +154,9 @@ class StackReader:
                 yield from self._take(text, earlier)
         self._lines += 1
         self.last_row = row if self._open else self.last_row
-        text = clean_line(line.text)
+        lead, text = cut_lead(clean_line(line.text))
+        if lead and self._note_heading(lead, line.rank):
+            yield from self._close(line.owner)
         if summaries := [*read_summary(text, line, row)]:
             yield from summaries
         elif (head := find_head(text)) is not None and not self._is_first_frame(head, line.owner):
@@ -265,17 +264,17 @@ class StackReader:
                 rank, pid, match[2], self._lines, 0, writer, node, told.local, told.others
             )
         elif self._open and (odd := find_odd_heading(text[:200])):
-            own = _read_pid(text)
+            own = read_heading_pid(text)
             self._heading = _Heading(odd[0], 0, "", self._lines, own, writer, local=odd[1])
         elif (local := find_local_heading(text[:200], writer)) >= 0:
             self._heading = _Heading(seen=self._lines, writer=writer, local=local)
-            self._heading.rank_pid = _read_pid(text)
+            self._heading.rank_pid = read_heading_pid(text)
             self._heading.others = find_same(text[:400], is_heading=True)
         elif match := find_heading(text[:200], writer):
             groups, self._parent = match.groupdict(), 0
             number = int(groups.get("rank") or groups.get("last") or match["said"])
             rank = number if number <= MAX_RANK else UNKNOWN_RANK
-            self._heading = _Heading(rank, 0, "", self._lines, _read_pid(text), writer)
+            self._heading = _Heading(rank, 0, "", self._lines, read_heading_pid(text), writer)
             self._heading.others = find_same(text[:400], is_heading=True) - {rank}
             self._heading.node = find_host(text)
         elif not self._note_several(text, writer):
@@ -383,11 +382,6 @@ class StackReader:
         if process.threads:
             process.is_worker = is_worker(process.threads, known.command)
             yield process
-
-
-def _read_pid(text: str) -> int:
-    process = _HEADING_PID.search(text[:200])
-    return int(process[1] or process[2]) if process else 0
 
 
 def _is_other(known: _Open, head: re.Match[str]) -> bool:

@@ -1,0 +1,64 @@
+"""H127 where ranks come to one number with different calls, and source shows who left one out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import prod
+
+from whystuck.diagnose import codes
+from whystuck.diagnose.logs.cases.parts import is_said
+from whystuck.diagnose.logs.story import Case
+from whystuck.diagnose.logs.told_ops import ToldOp
+from whystuck.diagnose.logs.view import LogView
+from whystuck.evidence.logs.lines import LogEvent
+from whystuck.evidence.ranks import name_ranks
+
+_MAX_LINES = 6
+# What is reduced of a step beside its gradients: a few numbers, each with its own meaning.
+_FEW = 64
+_SIGNATURE = "source.skipped"
+
+
+def tell_skipped(view: LogView, ops: Sequence[ToldOp], case: Case | None) -> Case | None:
+    """Tell the same of ranks that jump over the call of the others, by source that is shown.
+
+    At the number of the call that they left out they are in the next one, whose size or op is
+    another. Of calls of one kind, the one that is left out is told by its few elements.
+    """
+    if case is None or not case.ranks:
+        return case
+    if case.code not in (codes.SHAPE_MISMATCH, codes.OP_MISMATCH):
+        return case
+    own = [op for op in ops if op.rank in case.ranks]
+    rest = [op for op in ops if op.rank not in case.ranks]
+    guards = [
+        event
+        for event in view.list_signatures(_SIGNATURE)
+        if is_said(event) and all(op.op == event.groups["op"] for op in rest)
+    ]
+    if len(guards) != 1 or not own or not rest or not _are_next(own, rest):
+        return case
+    return _make_case(case, own[0], rest[0], guards[0])
+
+
+def _are_next(own: Sequence[ToldOp], rest: Sequence[ToldOp]) -> bool:
+    """Tell whether a few numbers, or another op, are what the ranks left out."""
+    if own[0].op != rest[0].op:
+        return True
+    sizes = [prod(op.sizes[0]) if op.sizes[0] else 0 for op in (*rest, *own)]
+    return 0 < max(sizes[: len(rest)]) <= _FEW < min(sizes[len(rest) :])
+
+
+def _make_case(case: Case, own: ToldOp, rest: ToldOp, guard: LogEvent) -> Case:
+    told = guard.groups
+    many = len(case.ranks) > 1
+    return replace(
+        case,
+        code=codes.SKIPPED_COLLECTIVE,
+        summary=f"{name_ranks(case.ranks)} left out {rest.op} {rest.seq}, in which the others "
+        f"wait, and {'are' if many else 'is'} in the next call: the source leaves it out by "
+        f"`if {told['test']:.80}: {told['jump']}`",
+        lines=(guard, *case.lines)[:_MAX_LINES],
+        details={"skipped": rest.op, "went_on_to": own.op},
+    )
