@@ -159,8 +159,11 @@ def _find(
 def _list_evident(finding: Finding) -> set[int]:
     """Return the culprits that must have left evidence.
 
-    Of one that was counted as the only one missing, nothing is there to be left.
+    Of one that was counted as the only one missing, nothing is there to be left. Of a host, what is
+    told of it is enough.
     """
+    if finding.code == codes.SLOW_NODE and finding.culprits.nodes:
+        return set()
     told = finding.details
     missing, joined, expected = (told.get(name) for name in ("missing", "joined", "expected"))
     if told.get("kind") == "missing-rank" and joined and expected == joined + len(missing or ()):
