@@ -7,6 +7,7 @@ from itertools import chain
 
 from whystuck.parse.logs.blocks.calls.group_notes import find_group_notes
 from whystuck.parse.logs.blocks.rank_tables.rank_types import find_rank_types
+from whystuck.parse.logs.blocks.stacks.same_process import find_same_process
 from whystuck.parse.logs.blocks.tables.durations import find_durations
 from whystuck.parse.logs.blocks.tables.step_rates import find_step_rates
 from whystuck.parse.logs.blocks.tables.tabled import TabledSeen
@@ -18,11 +19,12 @@ _FINDERS = (
     find_step_rates,
     find_work_lists,
     find_durations,
+    find_same_process,
 )
 
 
 def find_notes(data: bytes, row: int) -> Iterator[TabledSeen]:
-    """Find what a text says of groups, types, work, the pace of steps and what takes how long.
+    """Find what a text says of groups, types, work, steps, what takes how long, and of stacks.
 
     Args:
         data: The text.

@@ -11,6 +11,7 @@ from whystuck.evidence.live import StackSample
 from whystuck.evidence.logs.lines import UNKNOWN_RANK, LogEvent
 from whystuck.evidence.ranks import FIRST_UNNUMBERED
 from whystuck.parse.logs.blocks.stacks.children import mark_children
+from whystuck.parse.logs.blocks.stacks.same_process import find_rank_above, list_notes
 from whystuck.parse.logs.blocks.stacks.savers import find_saver
 from whystuck.parse.logs.blocks.stacks.seen import StackSeen
 from whystuck.parse.logs.join import LogIndex
@@ -48,7 +49,7 @@ def make_stacks(
         owners: dict[int, int] = {}
         shared = _find_shared(log.source.part.stacks)
         alone = _find_alone(log.source.part.stacks)
-        saver = _find_saver(log, events)
+        saver, notes = _find_saver(log, events), list_notes(log, events)
         for seen in log.source.part.stacks:
             known = _find_rank(index, log, seen)
             known = saver[1] if known == UNKNOWN_RANK and seen.pid == saver[0] else known
@@ -59,6 +60,8 @@ def make_stacks(
                 known = _find_rank_of_pod(log, seen.node)
             if known == UNKNOWN_RANK and seen.is_worker:
                 known = owners.get(seen.parent, last)
+            if known == UNKNOWN_RANK:
+                known = find_rank_above(index, log, seen, notes)
             known = _find_rest(index, seen) if seen.is_rest else known
             others = sorted(seen.others - {known}) if known != UNKNOWN_RANK else []
             for rank in [known, *others] if known != UNKNOWN_RANK else numbers.choose(seen):
