@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from whystuck.diagnose.logs.cases.compiling.recompiles import make_recompiles
 from whystuck.diagnose.logs.cases.config import make_config_errors
+from whystuck.diagnose.logs.cases.costs.breakdowns import make_breakdowns
 from whystuck.diagnose.logs.cases.costs.profiles import make_profiles
 from whystuck.diagnose.logs.cases.devices.abnormal import make_abnormal
 from whystuck.diagnose.logs.cases.devices.absent import make_absent
@@ -201,5 +202,6 @@ MAKERS: tuple[Maker, ...] = (
     make_whole_job,
     make_kernel_shares,
     make_profiles,
+    make_breakdowns,
     make_comm_phases,
 )

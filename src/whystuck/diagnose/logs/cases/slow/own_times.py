@@ -52,6 +52,7 @@ _OWN = (
     *("kernel", "gemm", "attention"),
 )
 _SHARED = ("sync", "send", "recv", "reduce", "gather", "scatter", "all-", "broadcast", "communic")
+_WAITS = ("non_compute", "non-compute", "noncompute")
 # A phase and its time: `fwd 231.0 ms`, `forward-compute: 231.0`, `backward time=0.4s`, and
 # `h2d params 0.4s` of what is copied to and from a device
 _TIME = re.compile(
@@ -233,4 +234,6 @@ def _find_slow(
 def is_own(phase: str) -> bool:
     """Tell whether a phase is work that a rank does alone."""
     name = phase.lower()
-    return any(word in name for word in _OWN) and not any(word in name for word in _SHARED)
+    return any(word in name for word in _OWN) and not any(
+        word in name for word in (*_SHARED, *_WAITS)
+    )
