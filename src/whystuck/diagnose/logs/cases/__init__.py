@@ -52,6 +52,7 @@ from whystuck.diagnose.logs.cases.processes.ended_early import make_ended_early
 from whystuck.diagnose.logs.cases.processes.ends import make_crashes, make_killed
 from whystuck.diagnose.logs.cases.processes.exceptions import make_exceptions
 from whystuck.diagnose.logs.cases.processes.gil_held import make_gil_held
+from whystuck.diagnose.logs.cases.processes.gone_peers import make_gone_peers
 from whystuck.diagnose.logs.cases.processes.not_ended import make_not_ended
 from whystuck.diagnose.logs.cases.processes.process_states import make_process_states
 from whystuck.diagnose.logs.cases.processes.stopped import make_stopped
@@ -154,6 +155,7 @@ MAKERS: tuple[Maker, ...] = (
     make_elsewhere,
     make_left,
     make_ended_early,
+    make_gone_peers,
     make_transfer_rings,
     make_abnormal,
     make_swallowed,

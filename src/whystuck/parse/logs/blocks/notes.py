@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from itertools import chain
 
 from whystuck.parse.logs.blocks.calls.group_notes import find_group_notes
+from whystuck.parse.logs.blocks.calls.rank_steps import find_rank_steps
 from whystuck.parse.logs.blocks.rank_tables.rank_types import find_rank_types
 from whystuck.parse.logs.blocks.stacks.same_process import find_same_process
 from whystuck.parse.logs.blocks.tables.durations import find_durations
@@ -22,6 +23,7 @@ _FINDERS = (
     find_durations,
     find_same_process,
     find_step_times,
+    find_rank_steps,
 )
 
 
