@@ -59,6 +59,8 @@ def test_steps_in_which_a_checkpoint_is_saved(
         pytest.param(loop(FORMS[0], SAVES[0], at=(2, 4, 8)), id="save that is fast"),
         pytest.param(loop(FORMS[0], "saving a checkpoint every 500 steps"), id="plan"),
         pytest.param(loop(FORMS[0], "eval loss 2.11"), id="evaluation"),
+        pytest.param([FORMS[0].format(7, WELL, 440.0)] * 2 + [SAVES[0]], id="one step twice"),
+        pytest.param([FORMS[0].format(s, WELL, 440.0) for s in (7, 8)] + [SAVES[0]], id="even"),
     ],
 )
 def test_slow_steps_of_other_things(tmp_path: Path, lines: list[str]) -> None:

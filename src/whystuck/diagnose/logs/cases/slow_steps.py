@@ -58,15 +58,15 @@ def _split(steps: Sequence[LogEvent]) -> SlowSteps | None:
     """Part steps at the largest gap between their times; None where there is none."""
     times = sorted(map(read_s, steps))
     gaps = [(later / earlier, later) for earlier, later in pairwise(times) if earlier > 0]
-    if not gaps:
+    times_longer, least = max(gaps, default=(0.0, 0.0))
+    if times_longer < _LONGER:
         return None
-    times_longer, least = max(gaps)
     slow = tuple(event for event in steps if read_s(event) >= least)
     usual = tuple(event for event in steps if read_s(event) < least)
     # The first steps of a job are slow for other reasons.
     slow = tuple(event for event in slow if int(event.groups["step"]) > _first(usual))
     usual_s = median(map(read_s, usual))
-    is_apart = times_longer >= _LONGER and least >= usual_s + _LONGER_S
+    is_apart = least >= usual_s + _LONGER_S
     is_clear = len(usual) >= _LEAST_USUAL and len(slow) <= _MOST_SHARE * len(steps)
     return SlowSteps(slow, usual, usual_s) if slow and is_apart and is_clear else None
 
