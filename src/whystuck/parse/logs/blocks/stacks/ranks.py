@@ -51,8 +51,7 @@ def make_stacks(
         alone = _find_alone(log.source.part.stacks)
         saver, notes = _find_saver(log, events), list_notes(log, events)
         for seen in log.source.part.stacks:
-            known = _find_rank(index, log, seen)
-            known = saver[1] if known == UNKNOWN_RANK and seen.pid == saver[0] else known
+            known = _find_own(index, log, seen, saver, notes)
             is_local = is_small and not seen.node and seen.local not in {-1, *shared}
             if known == UNKNOWN_RANK and is_local:
                 known = index.rank_of_local(log.node, seen.local, log)
@@ -60,8 +59,6 @@ def make_stacks(
                 known = _find_rank_of_pod(log, seen.node)
             if known == UNKNOWN_RANK and seen.is_worker:
                 known = owners.get(seen.parent, last)
-            if known == UNKNOWN_RANK:
-                known = find_rank_above(index, log, seen, notes)
             known = _find_rest(index, seen) if seen.is_rest else known
             others = sorted(seen.others - {known}) if known != UNKNOWN_RANK else []
             for rank in [known, *others] if known != UNKNOWN_RANK else numbers.choose(seen):
@@ -127,6 +124,15 @@ def _find_rank_of_pod(log: KnownLog, node: str) -> int:
     if worker is not None and shift is not None:
         ranks = {int(worker[1]) + shift}
     return ranks.pop() if len(ranks) == 1 else UNKNOWN_RANK
+
+
+def _find_own(
+    index: LogIndex, log: KnownLog, seen: StackSeen, saver: tuple[int, int], notes: Sequence[int]
+) -> int:
+    """Return the rank that lines tell of a stack, or of its process."""
+    known = _find_rank(index, log, seen)
+    known = saver[1] if known == UNKNOWN_RANK and seen.pid == saver[0] else known
+    return find_rank_above(index, log, seen, notes) if known == UNKNOWN_RANK else known
 
 
 def _find_rank(index: LogIndex, log: KnownLog, seen: StackSeen) -> int:
