@@ -153,3 +153,60 @@ def test_groups_that_a_rank_prints_and_the_line_below_a_timeout_are_enough(
     finding = first_of(say(tmp_path, *lines, "r0 would do tp next, r1 ep next"))
 
     assert (finding.name, finding.culprits.ranks) == ("group-order-cycle", [0, 1])
+
+
+MEGATRON = [*wait(0, "EXPERT_MODEL_PARALLEL", 7), *wait(1, "TENSOR_MODEL_PARALLEL", 3)]
+BOTH = [
+    "# both groups are [0, 1]",
+    "the two groups have the same members (0, 1)",
+    "all process groups are ranks [0, 1]",
+    "EXPERT_MODEL_PARALLEL_GROUP = [0, 1], TENSOR_MODEL_PARALLEL_GROUP = [0, 1]",
+]
+CALLED = {
+    "chain": (
+        "rank0: wait <- all_reduce <- aux (moe/r.py:18) group=ep ; tp_sum (tp/l.py:3) comes after",
+        "rank1: wait <- all_reduce <- tp_sum (tp/l.py:3) group=tp ; aux (moe/r.py:18) comes after",
+    ),
+    "then": (
+        "rank 0: in aux() (group ep), then tp_sum()",
+        "rank 1: in tp_sum() (group tp), then aux()",
+    ),
+    "next": (
+        "r0 hangs in aux at moe/r.py:18, group: ep. next: tp_sum",
+        "r1 hangs in tp_sum at tp/l.py:3, group: tp. next: aux",
+    ),
+}
+
+
+@pytest.mark.parametrize("both", BOTH)
+@pytest.mark.parametrize("form", CALLED)
+def test_calls_with_their_groups_and_the_ones_behind(tmp_path: Path, both: str, form: str) -> None:
+    finding = first_of(say(tmp_path, *MEGATRON, both, *CALLED[form]))
+
+    assert (finding.name, finding.culprits.ranks) == ("group-order-cycle", [0, 1])
+    assert finding.details == {"ring": [0, 1], "groups": ["ep", "tp"]}
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        pytest.param([BOTH[0]], id="no calls"),
+        pytest.param([BOTH[0], CALLED["then"][0]], id="one call"),
+        pytest.param([BOTH[0], CALLED["then"][0], "rank 1: in tp_sum() (group tp)"], id="no next"),
+        pytest.param(
+            [BOTH[0], CALLED["then"][0], "rank 1: in tp_sum() (group tp), then loss()"], id="other"
+        ),
+    ],
+)
+def test_calls_that_leave_the_order_open(tmp_path: Path, lines: list[str]) -> None:
+    report = say(tmp_path, *MEGATRON, *lines)
+
+    assert first_of(report).confidence == "possible"
+    assert not list_named(report)
+
+
+@pytest.mark.parametrize("text", ["both groups are [0, 2]", "both hosts have GPUs [0, 1]", ""])
+def test_members_of_other_things(tmp_path: Path, text: str) -> None:
+    report = say(tmp_path, *MEGATRON, text, *CALLED["chain"])
+
+    assert "group-order-cycle" not in {one.name for one in report.findings}

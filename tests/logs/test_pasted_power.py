@@ -140,15 +140,16 @@ def warn(slow: set[int]) -> str:
 
 @pytest.mark.parametrize("is_warned", [False, True])
 @pytest.mark.parametrize("first", [0, 8, 24])
-def test_host_of_all_slow_ranks_is_named_alone(
+def test_host_of_all_slow_ranks_is_named_with_them(
     tmp_path: Path, first: int, *, is_warned: bool
 ) -> None:
     slow = set(range(first, first + 8))
     lines = [*report_scores(slow), *([warn(slow)] if is_warned else [])]
     finding = first_of(say(tmp_path, *lines))
 
-    assert (finding.code, finding.culprits.ranks) == ("S302", [])
+    assert (finding.code, finding.culprits.ranks) == ("S302", sorted(slow))
     assert finding.culprits.nodes == [f"gx-{first // 8:02}"]
+    assert finding.confidence == "likely"
 
 
 def test_host_is_named_by_the_warning_alone(tmp_path: Path) -> None:

@@ -152,3 +152,61 @@ def test_step_that_all_ranks_print_is_one(tmp_path: Path) -> None:
     ]
 
     assert first_of(say(tmp_path, *lines)).code == "P508"
+
+
+# What torch prints at the limit without any option.
+BLOCK = [
+    LIMIT,
+    (
+        "{0}W0704 {1}.331000 3771 torch/_dynamo/convert_frame.py:964] [2/8]    function: "
+        "'encode' (/w/net.py:61)"
+    ),
+    (
+        "{0}W0704 {1}.331000 3771 torch/_dynamo/convert_frame.py:964] [2/8]    last reason: 2/7: "
+        "tensor 'L['x']' size mismatch at index 1. expected 320, actual 344"
+    ),
+]
+LIST = "step {0} | {1:.2f}s | "
+
+
+def block(limit: str = "recompile_limit", prefix: str = "") -> list[str]:
+    return [line.format(prefix, "12:11:00", limit) for line in BLOCK]
+
+
+def loop(*seconds: float, form: str = UNITS[0], begin: int = 31, by: int = 1) -> list[str]:
+    lines = [form.format(begin + by * at, s, s * 1000) for at, s in enumerate(seconds)]
+    return ["".join(lines)] if form == LIST else lines
+
+
+ODD = (WELL, SLOW, WELL, WELL + 0.1, SLOW + 6, WELL)
+
+
+@pytest.mark.parametrize("limit", ["recompile_limit", "cache_size_limit"])
+@pytest.mark.parametrize("prefix", ["", "[rank0]:"])
+@pytest.mark.parametrize("form", [*UNITS, LIST])
+@pytest.mark.parametrize("is_above", [True, False])
+def test_slow_steps_beside_a_function_at_the_limit(
+    tmp_path: Path, limit: str, prefix: str, form: str, *, is_above: bool
+) -> None:
+    steps, told = loop(*ODD, form=form), block(limit, prefix)
+    finding = first_of(say(tmp_path, *([*steps, *told] if is_above else [*told, *steps])))
+
+    assert (finding.code, finding.culprits.ranks) == ("P508", [])
+    assert "encode (/w/net.py:61)" in finding.summary
+    assert "size mismatch at index 1" in finding.summary
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        pytest.param(block(), id="no steps"),
+        pytest.param([*block(), *loop(*[WELL] * 6)], id="even"),
+        pytest.param([*block(), *loop(SLOW, SLOW, WELL, WELL, WELL)], id="begin"),
+        pytest.param([*block(), *loop(WELL, SLOW, WELL, WELL)], id="once"),
+        pytest.param([*block(), *loop(*ODD), "Saved checkpoint to /o/s3.pt, took 31 s"], id="save"),
+        pytest.param([*block(), *loop(WELL, WELL, SLOW, WELL, WELL, SLOW, by=50)], id="far"),
+        pytest.param(loop(*ODD), id="no limit"),
+    ],
+)
+def test_limit_of_compiles_that_costs_nothing(tmp_path: Path, lines: list[str]) -> None:
+    assert all(one.code != "P508" for one in say(tmp_path, *lines).findings)

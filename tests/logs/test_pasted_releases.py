@@ -19,6 +19,11 @@ TOLD = {
     ),
 }
 CUT = "n2:91:130 [0] {file} NCCL WARN Message truncated : received 72 bytes instead of 64"
+CUTS = {
+    "received": CUT,
+    "receiving": "n2:91:130 [0] {file} NCCL WARN socketProgress: Message truncated : receiving 148 "
+    "bytes instead of 120. If you believe your socket network is in healthy state",
+}
 LOST = (
     "[rank1]: torch.distributed.DistBackendError: NCCL error in: ../torch/csrc/distributed/c10d/"
     "ProcessGroupNCCL.cpp:2251, {why}"
@@ -32,10 +37,11 @@ WHY = {
 @pytest.mark.parametrize("told", TOLD)
 @pytest.mark.parametrize("why", WHY)
 @pytest.mark.parametrize("file", ["bootstrap.cc:130", "misc/socket.cc:512"])
+@pytest.mark.parametrize("cut", CUTS)
 def test_releases_that_differ_are_why_peers_were_lost(
-    tmp_path: Path, told: str, why: str, file: str
+    tmp_path: Path, told: str, why: str, file: str, cut: str
 ) -> None:
-    lines = *TOLD[told], CUT.format(file=file), LOST.format(why=WHY[why])
+    lines = *TOLD[told], CUTS[cut].format(file=file), LOST.format(why=WHY[why])
     report = say(tmp_path, *lines)
     finding = first_of(report)
 
@@ -56,6 +62,14 @@ def test_releases_that_differ_do_not_explain_a_later_loss(tmp_path: Path) -> Non
     report = say(tmp_path, *TOLD["NCCL"], LOST.format(why=WHY["remote"]))
 
     assert first_of(report).code == "C209"
+
+
+def test_sizes_of_a_transfer_are_no_releases(tmp_path: Path) -> None:
+    line = (
+        "c2:500:610 [0] transport/net_socket.cc:521 NCCL WARN NET/Socket : peer 10.0.0.5<41110> "
+        "message truncated : receiving 4194304 bytes instead of 1048576."
+    )
+    assert first_of(say(tmp_path, *TOLD["NCCL"], line)).code != "N417"
 
 
 @pytest.mark.parametrize(

@@ -47,6 +47,11 @@ def rows(slow: int, what: str = "h2d moved params") -> list[str]:
     ]
 
 
+def joined(slow: int, what: str = "h2d") -> list[str]:
+    took = (f"[rank{at}] {what} {'611' if at == slow else 40 + at}ms" for at in range(4))
+    return [f"step 90: {'  '.join(took)}"]
+
+
 def said(report: Report) -> list[tuple[str, list[int]]]:
     return [(one.code, one.culprits.ranks) for one in report.findings]
 
@@ -77,11 +82,16 @@ def test_device_of_reasons_is_the_one_that_was_asked_for(tmp_path: Path, asked: 
 
 
 @pytest.mark.parametrize("told", [NARROW, OLD])
-@pytest.mark.parametrize("times", [cells(1), rows(1), rows(1, "d2h"), rows(1, "H2D copy")], ids=str)
+@pytest.mark.parametrize(
+    "times", [cells(1), rows(1), rows(1, "d2h"), rows(1, "H2D copy"), joined(1)], ids=str
+)
 def test_rank_of_the_number_of_a_narrow_link_is_named(
     tmp_path: Path, told: str, times: list[str]
 ) -> None:
-    assert said(say(tmp_path, *times, *links(1, told))) == [("N415", [1])]
+    report = say(tmp_path, *times, *links(1, told))
+
+    assert said(report) == [("N415", [1])]
+    assert report.findings[0].confidence == "likely"
 
 
 @pytest.mark.parametrize("times", [cells(3), []], ids=["another is slow", "no times"])

@@ -48,6 +48,8 @@ def test_rank_is_slow_by_the_middle_of_what_it_prints(tmp_path: Path) -> None:
         "forward (ms): rank 0: 231, rank 1: 233, rank 2: 230, rank 3: 412",
         "fwd per rank (ms): [231.0, 233.1, 230.2, 412.7]",
         "fwd ms r0=231 r1=233 r2=230 r3=412",
+        "times [rank0] fwd 231ms  [rank1] fwd 233ms  [rank2] fwd 230ms  [rank3] fwd 412ms",
+        "times rank 0 h2d 41 ms, rank 1 h2d 40 ms, rank 2 h2d 44 ms, rank 3 h2d 412 ms",
     ],
 )
 def test_ranks_on_one_line_are_compared(tmp_path: Path, line: str) -> None:
@@ -115,3 +117,16 @@ def test_ranges_tell_that_some_rank_is_slow(tmp_path: Path) -> None:
 )
 def test_ranges_that_are_narrow_or_of_stages_tell_nothing(tmp_path: Path, lines: list[str]) -> None:
     assert all(one.code != "S301" for one in say(tmp_path, *lines).findings)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[rank0] fwd 231ms  [rank1] fwd 233ms  [rank2] fwd 230ms",
+        "[rank0] fwd 231ms  [rank1] fwd 233ms  [rank2] fwd 230ms  [rank3] fwd 234ms",
+        "[rank0] fwd 231ms  [rank0] fwd 233ms  [rank0] fwd 230ms  [rank0] fwd 912ms",
+        "step [rank0] h2d 41 KB  [rank1] h2d 41 KB  [rank2] h2d 41 KB  [rank3] h2d 911 KB",
+    ],
+)
+def test_lines_of_ranks_in_which_nobody_is_slow(tmp_path: Path, line: str) -> None:
+    assert blamed_of(say(tmp_path, f"INFO step 80 {line}")) == (set(), set())

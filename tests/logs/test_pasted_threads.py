@@ -133,3 +133,34 @@ def test_lines_of_others_may_stand_between_a_heading_and_its_traceback(tmp_path:
     finding = first_of(say(tmp_path, *lines))
 
     assert "Thread-3 (pump)" in finding.summary
+
+
+SAME = [
+    "# later, py-spy on the same pid",
+    "and a py-spy dump of that process:",
+    "gdb and py-spy, same rank, an hour after",
+]
+
+
+@pytest.mark.parametrize("words", SAME)
+@pytest.mark.parametrize("is_cut", [False, True])
+def test_stack_of_the_process_spoken_of_above(tmp_path: Path, words: str, *, is_cut: bool) -> None:
+    steps = [f"[rank{rank}]: step 7 loss 2.{rank}" for rank in range(3)]
+    error = [line for line in fail(2) if "Traceback" not in line] if is_cut else fail(2)
+    finding = first_of(say(tmp_path, *steps, *error, words, *SPY))
+
+    assert (finding.code, finding.culprits.ranks) == ("H120", [2])
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "py-spy, not of that rank but of its neighbour in the same process group:",
+        "all of them show this one, is it the same process?",
+        "py-spy of pid 4410, not the same process as above:",
+    ],
+)
+def test_stack_of_another_process_is_not_that_of_the_exception(tmp_path: Path, words: str) -> None:
+    steps = [f"[rank{rank}]: step 7 loss 2.{rank}" for rank in range(3)]
+
+    assert first_of(say(tmp_path, *steps, *fail(2), words, *SPY)).code != "H120"

@@ -41,6 +41,8 @@ from whystuck.evidence.ranks import is_process
 from whystuck.evidence.sections import Communication, ExecutedPath, StackNode, Timeline
 from whystuck.evidence.traces.report import TraceOverview
 
+# What is measured of a device, and tells whose it is only beside that.
+_OF_DEVICES = {codes.DEVICE_THROTTLED, codes.PCIE_DEGRADED}
 _DOUBTED = [Severity.NOTE, Severity.WARNING, Severity.ERROR]
 
 
@@ -159,8 +161,12 @@ def _find(
 def _list_evident(finding: Finding) -> set[int]:
     """Return the culprits that must have left evidence.
 
-    Of one that was counted as the only one missing, nothing is there to be left.
+    Of one that was counted as the only one missing, nothing is there to be left. Of a host or a
+    device, what is told of it is enough.
     """
+    is_host = finding.code == codes.SLOW_NODE and finding.culprits.nodes
+    if is_host or (finding.code in _OF_DEVICES and finding.details.get("devices")):
+        return set()
     told = finding.details
     missing, joined, expected = (told.get(name) for name in ("missing", "joined", "expected"))
     if told.get("kind") == "missing-rank" and joined and expected == joined + len(missing or ()):

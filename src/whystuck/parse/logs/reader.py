@@ -7,16 +7,18 @@ may matter, and only from those on are lines taken one by one, until nothing is 
 from __future__ import annotations
 
 from collections import deque
+from functools import partial
 
 from whystuck.parse.logs.blocks.calls.ras import RasReader
 from whystuck.parse.logs.blocks.machines.boot_lines import BootReader
 from whystuck.parse.logs.blocks.notes import find_notes
 from whystuck.parse.logs.blocks.rank_tables.rank_tables import MOST_ABOVE
 from whystuck.parse.logs.blocks.sections import SectionFinder
+from whystuck.parse.logs.blocks.stacks.cut_traces import read_headless
 from whystuck.parse.logs.blocks.stacks.fatals import FatalReader
 from whystuck.parse.logs.blocks.stacks.shown_source import MAX_SHOWN, MOST_PASTED, find_shown
 from whystuck.parse.logs.blocks.stacks.stacks import StackReader
-from whystuck.parse.logs.blocks.stacks.tracebacks import TraceReader, read_syntax_error
+from whystuck.parse.logs.blocks.stacks.tracebacks import TraceReader
 from whystuck.parse.logs.blocks.tables.tables import TableReader
 from whystuck.parse.logs.clusters import ClusterReader
 from whystuck.parse.logs.compiled import LogTables, load_tables
@@ -325,9 +327,9 @@ class LogReader:
         above = [*reversed(before)]
         self._read_traces(line, row, above)
         if is_mark and not self._traces.took:
-            texts = (self._parse(one).text for one in above)
-            if syntax := read_syntax_error(texts, line, row):
-                self._part.keep_trace(syntax)
+            more = partial(lines_above, self._behind, data, place.start)
+            if cut := read_headless(line, row, more, self._parse):
+                self._part.keep_trace(cut)
             elif not is_known:
                 self._clusters.read(line, row)
         self._take_blocks(data, place.start, line, row, is_mark=is_mark)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from whystuck.diagnose.logs.cases.compiling.recompiles import make_recompiles
 from whystuck.diagnose.logs.cases.config import make_config_errors
+from whystuck.diagnose.logs.cases.costs.breakdowns import make_breakdowns
+from whystuck.diagnose.logs.cases.costs.profiles import make_profiles
 from whystuck.diagnose.logs.cases.devices.abnormal import make_abnormal
 from whystuck.diagnose.logs.cases.devices.absent import make_absent
 from whystuck.diagnose.logs.cases.devices.device_faults import make_device_fault
@@ -51,6 +53,7 @@ from whystuck.diagnose.logs.cases.processes.ends import make_crashes, make_kille
 from whystuck.diagnose.logs.cases.processes.exceptions import make_exceptions
 from whystuck.diagnose.logs.cases.processes.gil_held import make_gil_held
 from whystuck.diagnose.logs.cases.processes.gone import make_gone
+from whystuck.diagnose.logs.cases.processes.gone_peers import make_gone_peers
 from whystuck.diagnose.logs.cases.processes.lock_files import make_lock_files
 from whystuck.diagnose.logs.cases.processes.not_ended import make_not_ended
 from whystuck.diagnose.logs.cases.processes.process_states import make_process_states
@@ -64,6 +67,7 @@ from whystuck.diagnose.logs.cases.resources.shared_memory import make_shared_mem
 from whystuck.diagnose.logs.cases.resources.stale_files import make_stale_files
 from whystuck.diagnose.logs.cases.resources.storage import make_silent_storage
 from whystuck.diagnose.logs.cases.saves.growing_saves import make_growing_saves
+from whystuck.diagnose.logs.cases.saves.save_steps import make_save_steps
 from whystuck.diagnose.logs.cases.saves.saves import make_slow_saves
 from whystuck.diagnose.logs.cases.saves.serial_saves import make_serial_saves
 from whystuck.diagnose.logs.cases.saves.slow_storage import make_slow_storage
@@ -146,6 +150,7 @@ MAKERS: tuple[Maker, ...] = (
     make_slow_saves,
     make_growing_saves,
     make_serial_saves,
+    make_save_steps,
     make_busy,
     make_built_late,
     make_recompiles,
@@ -155,6 +160,7 @@ MAKERS: tuple[Maker, ...] = (
     make_elsewhere,
     make_left,
     make_ended_early,
+    make_gone_peers,
     make_transfer_rings,
     make_abnormal,
     make_swallowed,
@@ -205,5 +211,7 @@ MAKERS: tuple[Maker, ...] = (
     make_few_cpus,
     make_whole_job,
     make_kernel_shares,
+    make_profiles,
+    make_breakdowns,
     make_comm_phases,
 )

@@ -7,7 +7,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from whystuck.diagnose import codes
 from whystuck.diagnose.context.scene import Scene
+from whystuck.diagnose.logs.log_rule import tell_case
 from whystuck.diagnose.policy import Policy
 from whystuck.diagnose.traces.cost_rule import (
     CostRule,
@@ -45,6 +47,10 @@ class LaunchBound(CostRule):
     `launch_us` (mean time of a call that launches), `apis` (the calls that take most time), `ops`
     (those that launch most kernels, where the trace tells).
 
+    Of tables of torch.profiler in logs, where the device works for half of the time of the host or
+    less, and the host launches kernels of some microseconds each, or spends a fifth of its time on
+    launches; not where it waits for the device or for its batches.
+
     ## False alarms
 
     Traces with stacks or shapes: to record them slows the host, not the device; trace once
@@ -55,8 +61,9 @@ class LaunchBound(CostRule):
     Launch less often: capture graphs, compile, use fused or foreach forms, larger batches.
     """
 
-    code = "P502"
+    code = codes.LAUNCH_BOUND
     name = "launch-bound"
+    needs = ("traces", "logs")
     remedies: ClassVar[tuple[str, ...]] = (
         (
             '`torch.compile(model, mode="reduce-overhead")`, or '
@@ -73,6 +80,7 @@ class LaunchBound(CostRule):
 
     def check(self, scene: Scene, policy: Policy) -> Iterator[Finding]:
         """Yield a finding when launches come too late."""
+        yield from (tell_case(self, case) for case in scene.story.of(self.code))
         facts = scene.traces
         cost = facts.launch
         if not facts.has_device or cost.impact < policy.launch_note_share:

@@ -10,7 +10,9 @@ from typing import Any, ClassVar
 import numpy as np
 from msgspec.structs import replace
 
+from whystuck.diagnose import codes
 from whystuck.diagnose.context.scene import Scene
+from whystuck.diagnose.logs.log_rule import tell_case
 from whystuck.diagnose.policy import Policy
 from whystuck.diagnose.rule import Blame
 from whystuck.diagnose.traces.cost_rule import (
@@ -63,6 +65,9 @@ class ExposedCommunication(CostRule):
     are for the same, as the trace describes them (`dp`, `tp`); what an op costs is told for the
     ranks that have it. `details`: `ops` and `groups` that cost most, `busbw_gbps` of the first.
 
+    Of the breakdowns that HTA prints of all ranks, where each of them has as much time in which
+    kernels run that do not compute.
+
     ## False alarms
 
     From one rank alone, waits for other ranks look like communication.
@@ -72,8 +77,9 @@ class ExposedCommunication(CostRule):
     If it is transfer: overlap it, move less, or speed up links. If it is wait: even out the work.
     """
 
-    code = "P503"
+    code = codes.EXPOSED_COMMUNICATION
     name = "exposed-communication"
+    needs = ("traces", "logs")
     remedies: ClassVar[tuple[str, ...]] = (
         (
             "overlap it: DDP `bucket_cap_mb` and `gradient_as_bucket_view=True`; FSDP "
@@ -88,6 +94,7 @@ class ExposedCommunication(CostRule):
 
     def check(self, scene: Scene, policy: Policy) -> Iterator[Finding]:
         """Yield a finding when communication is exposed."""
+        yield from (tell_case(self, case) for case in scene.story.of(self.code))
         facts = scene.traces
         cost = Cost(facts.time, facts.comm.ns)
         if cost.impact < policy.comm_note_share:

@@ -35,7 +35,9 @@ class Recompilation(CostRule):
 
     Of logs, from what torch prints with `TORCH_LOGS=recompiles`, where it also says that a function
     was compiled as often as it may be (`hit config.recompile_limit`), or where each step below such
-    a line takes at least three times as long as the other steps that the loop prints.
+    a line takes at least three times as long as the other steps that the loop prints. Without it,
+    from the function and the reason that torch prints at that limit, where some steps take three
+    times as long as the others, at no fixed distance, and no save is told of.
 
     ## False alarms
 

@@ -54,6 +54,9 @@ class LeftEarly(Rule):
     source, it is `possible` where few are in a collective behind a call of the same function, and
     all others wait inside that call at several lines, in one op or for their devices.
 
+    A rank that says so, and that others lose while they print further steps than it, left as well;
+    with rank 0, its store goes, and that is what the others say.
+
     Of logs alone, a few ranks say that they leave the loop or have no more data, go on with nothing
     later, and others wait until a time limit. What all ranks say is the normal end of a loop; it is
     `possible` where rank 0 may speak for all. So it is where NCCL RAS, `torchfrtrace` or watchdogs

@@ -26,6 +26,10 @@ class SerialCheckpoint(Rule):
     From marks of `torch.save` and `torch.distributed.checkpoint` (`whystuck run --marks`): one rank
     has two or more of them, the others none. `measures.share` is the share of its time.
 
+    Of logs, one rank says how long it saves, and others that they wait as long; or the steps behind
+    a line that says that a checkpoint is saved, and no others, take far longer, and a sentence says
+    that one rank alone saves (H118 without that).
+
     ## False alarms
 
     Saves that run beside the training, in a thread of their own.

@@ -6,10 +6,13 @@ from collections.abc import Iterator
 from itertools import chain
 
 from whystuck.parse.logs.blocks.calls.group_notes import find_group_notes
+from whystuck.parse.logs.blocks.calls.rank_steps import find_rank_steps
 from whystuck.parse.logs.blocks.calls.skip_guards import find_skip_guards
 from whystuck.parse.logs.blocks.rank_tables.rank_types import find_rank_types
+from whystuck.parse.logs.blocks.stacks.same_process import find_same_process
 from whystuck.parse.logs.blocks.tables.durations import find_durations
 from whystuck.parse.logs.blocks.tables.step_rates import find_step_rates
+from whystuck.parse.logs.blocks.tables.step_times import find_step_times
 from whystuck.parse.logs.blocks.tables.tabled import TabledSeen
 from whystuck.parse.logs.blocks.tables.work_lists import find_work_lists
 
@@ -20,11 +23,14 @@ _FINDERS = (
     find_work_lists,
     find_durations,
     find_skip_guards,
+    find_same_process,
+    find_step_times,
+    find_rank_steps,
 )
 
 
 def find_notes(data: bytes, row: int) -> Iterator[TabledSeen]:
-    """Find what a text says of groups, types, work, the pace of steps and what takes how long.
+    """Find what a text says of groups, types, work, steps, what takes how long, and of stacks.
 
     Args:
         data: The text.

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from whystuck.diagnose import codes
 from whystuck.diagnose.logs.cases.compiling.recompiled_steps import find_compiled_steps
 from whystuck.diagnose.logs.cases.parts import WAITS, find_time, is_said, list_ranks
+from whystuck.diagnose.logs.cases.slow_steps import list_slow_steps
 from whystuck.diagnose.logs.story import BUSY, NOTE, Case
 from whystuck.diagnose.logs.view import LogView
 from whystuck.evidence.finding import Confidence
@@ -15,6 +16,8 @@ from whystuck.evidence.ranks import name_ranks
 
 _MAX_LINES = 6
 _LIMIT = "torch._dynamo hit config."
+# So many slow steps show that compiles cost; steps that are so far apart are of something else.
+_LEAST_SLOW, _FAR = 2, 10
 _NS_PER_MS = 1_000_000
 # A wait for a rank that compiles begins when the others come to the next collective: in the same
 # step, or shortly before the rank prints that it begins.
@@ -31,6 +34,7 @@ def make_recompiles(view: LogView) -> Iterator[Case]:
     """Make the case of a function that is compiled again and again, or while others wait for it."""
     told = [event for event in view.list_signatures("dynamo.recompile") if is_said(event)]
     if not told:
+        yield from _make_limited(view)
         return
     waits = [event for event in view.list_signatures(*WAITS) if is_said(event)]
     if waits:
@@ -101,6 +105,35 @@ def _make_repeated(view: LogView, told: Sequence[LogEvent]) -> Iterator[Case]:
         time=find_time(limits),
         confidence=Confidence.LIKELY,
         details={"names": sorted({event.groups["func"] for event in told})[:_MAX_LINES]},
+        remedies=_ADVICE,
+    )
+
+
+def _make_limited(view: LogView) -> Iterator[Case]:
+    """Make the case of a function that met the limit of compiles, where some steps are slow.
+
+    The limit alone says little: what it is told of may be cheap, or long over. Steps that are slow
+    at one distance are those of a save or an evaluation.
+    """
+    limits = [event for event in view.list_signatures("table.compile_limit") if is_said(event)]
+    waits = view.list_signatures(*WAITS, "table.saving", "progress.saved", "progress.took")
+    slow = next(list_slow_steps(view), None) if limits and not any(waits) else None
+    if slow is None or len(slow.slow) < _LEAST_SLOW or slow.distance >= _FAR:
+        return
+    last = limits[-1]
+    reasons = [
+        event for event in view.list_signatures("table.compile_reason") if event.row > last.row
+    ]
+    why = f": {reasons[0].groups['reason'].rstrip('. ')}" if reasons else ""
+    yield Case(
+        code=codes.RECOMPILATION,
+        summary=f"{last.groups['func']} ({last.groups['place']}) is compiled again and again, up "
+        f"to the limit{why}; some steps take {slow.slow_s:.3g} s, others {slow.usual_s:.3g} s",
+        tier=NOTE,
+        lines=(last, *reasons[:1], *slow.slow[:2]),
+        time=find_time(limits),
+        confidence=Confidence.LIKELY,
+        details={"names": sorted({event.groups["func"] for event in limits})[:_MAX_LINES]},
         remedies=_ADVICE,
     )
 

@@ -8,7 +8,7 @@ which order each uses the groups tells.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from whystuck.diagnose import codes
@@ -26,6 +26,11 @@ _MAX_LINES = 6
 _MAX_PARTS = 4
 _DESC = re.compile(r"\(([^()]{1,80})\)$")
 _KIND = re.compile(r"[_ -]?(?:process[_ -]?)?(?:groups?|pgs?|comms?|ranks)$", re.IGNORECASE)
+# `tensor_model_parallel`, as Megatron calls the groups whose short name is `tp`
+_LONG = re.compile(
+    r"(?P<first>expert_(?=tensor|data))?(?P<kind>tensor|data|pipe(?:line)?|expert|context|sequence|model)"
+    r"(?:_model)?_parallel"
+)
 _Orders = Mapping[int, tuple[LogEvent, Sequence[str]]]
 
 
@@ -89,6 +94,7 @@ def _list_waits(view: LogView) -> dict[int, _Wait]:
     found: dict[int, list[_Wait]] = {}
     groups = [one for one in list_told_groups(view) if not one.is_of_members]
     timed = {rank for group in groups for rank in group.ops}
+    shared = _read_shared(view, {_name_group(group.name) for group in groups} - {""})
     for group in groups:
         name = _name_group(group.name)
         told = {rank: (op.seq, op.event) for rank, op in group.ops.items()}
@@ -99,7 +105,7 @@ def _list_waits(view: LogView) -> dict[int, _Wait]:
             if rank not in timed and one.enqueued == one.completed + 1 == one.seq
         }
         for rank, (seq, event) in told.items() if name else ():
-            own = [one for one in members.get(name, ()) if rank in one]
+            own = [one for one in members.get(name) or shared if rank in one]
             if len(own) == 1:
                 missing = own[0] - {one for one in own[0] if _has_come(group, one, seq)}
                 found.setdefault(rank, []).append(_Wait(event, name, own[0], missing))
@@ -157,6 +163,15 @@ def _read_members(view: LogView) -> dict[str, set[frozenset[int]]]:
     return found
 
 
+def _read_shared(view: LogView, names: Collection[str]) -> set[frozenset[int]]:
+    """Return the members that somebody tells of all groups: of both, where there are two."""
+    return {
+        parse_ranks(event.groups["members"])
+        for event in view.list_signatures("table.shared_members")
+        if event.groups["many"].startswith("all") or len(names) == _PAIR
+    }
+
+
 def _read_orders(view: LogView) -> dict[int, tuple[LogEvent, Sequence[str]]]:
     """Return in which order ranks use groups, by the last line that shows it."""
     return {
@@ -171,14 +186,26 @@ def _read_nexts(
 ) -> dict[int, tuple[LogEvent, Sequence[str]]]:
     """Return the order that somebody tells of a rank: where it is, and what it would call next."""
     groups = {wait.group for wait in ring.values()}
+    called = [
+        event
+        for event in view.list_signatures("table.called")
+        if event.rank in ring and _name_group(event.groups["group"]) == ring[event.rank].group
+    ]
+    group_of = {event.groups["func"]: _name_group(event.groups["group"]) for event in called}
+    nexts = [(event, group_of.get(event.groups["next"], "")) for event in called]
+    nexts += [
+        (event, _name_group(event.groups["name"])) for event in view.list_signatures("table.next")
+    ]
     return {
         event.rank: (event, (ring[event.rank].group, name))
-        for event in view.list_signatures("table.next")
-        if event.rank in ring and (name := _name_group(event.groups["name"])) in groups
+        for event, name in nexts
+        if event.rank in ring and name in groups
     }
 
 
 def _name_group(text: str) -> str:
     """Return the name of a group without what says that it is one, in small letters."""
     found = _DESC.search(text)
-    return _KIND.sub("", (found[1] if found else text).strip()).lower().strip("_- ")
+    name = _KIND.sub("", (found[1] if found else text).strip()).lower().strip("_- ")
+    long = _LONG.fullmatch(name)
+    return f"{'e' if long['first'] else ''}{long['kind'][0]}p" if long else name

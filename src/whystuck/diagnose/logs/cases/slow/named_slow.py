@@ -46,6 +46,7 @@ def make_named(view: LogView) -> Iterator[Case]:
             summary=f"the ranks of {nodes[0]} ({name_ranks(ranks)}) are slower than those of other "
             "hosts, as the tool that compares them says",
             tier=NOTE,
+            ranks=tuple(ranks),
             nodes=tuple(nodes),
             lines=lines,
             time=time,

@@ -52,6 +52,7 @@ _OWN = (
     *("kernel", "gemm", "attention"),
 )
 _SHARED = ("sync", "send", "recv", "reduce", "gather", "scatter", "all-", "broadcast", "communic")
+_WAITS = ("non_compute", "non-compute", "noncompute")
 # A phase and its time: `fwd 231.0 ms`, `forward-compute: 231.0`, `backward time=0.4s`, and
 # `h2d params 0.4s` of what is copied to and from a device
 _TIME = re.compile(
@@ -71,6 +72,10 @@ _RANKS = re.compile(
 # The first of several, whose rank was taken for the writer of the line.
 _FIRST = re.compile(
     rf"\s{{0,4}}{_WHAT}(\d{{1,9}}(?:\.\d{{1,6}})?)\s?(ms|us|s)?\s{{0,4}}[|,;]\s{{0,4}}(?:[Rr]ank|r)"
+)
+# Where what is told of a rank begins, of several in a line: `[rank0] h2d 41ms  [rank1] h2d 40ms`
+_BEGIN = re.compile(
+    r"(?:^|[\s|,;])\[?(?:global[ _]?)?rank[ _=]?(\d{1,7})\]?:?(?=\s)", re.IGNORECASE
 )
 _LIST = re.compile(r"\branks?\b.{0,40}?\[\s?((?:\d[\d.]{0,15},\s?){2,1024}\d[\d.]{0,15})\s?\]")
 _PHASE = re.compile(r"\b((?:fwd|forward|bwd|backward)[A-Za-z_/-]{0,30})")
@@ -197,12 +202,34 @@ def _read_times(event: LogEvent) -> Iterator[tuple[str, int, float]]:
             if rank <= MAX_RANK and value.strip().replace(".", "", 1).isdecimal():
                 yield phase[1], rank, float(value) * _MS.get(unit, 1.0)
         return
+    if parts := _split_ranks(event):
+        for rank, part in parts:
+            yield from _read_phases(part, rank)
+        return
     said = _SAID.search(text)
     rank = event.rank if event.rank >= 0 or said is None else int(said[1])
-    if not 0 <= rank <= MAX_RANK:
-        return
+    if 0 <= rank <= MAX_RANK:
+        yield from _read_phases(text, rank)
+
+
+def _read_phases(text: str, rank: int) -> Iterator[tuple[str, int, float]]:
     for name, one, unit, other, its_unit in _TIME.findall(text):
         yield name, rank, float(one or other) * _MS.get(unit or its_unit, 1.0)
+
+
+def _split_ranks(event: LogEvent) -> list[tuple[int, str]]:
+    """Return what a line tells of each of several ranks, which stand one behind the other."""
+    begins = list(_BEGIN.finditer(event.text))
+    ends = [*(match.start() for match in begins[1:]), len(event.text)]
+    parts = [
+        (int(match[1]), event.text[match.end() : end])
+        for match, end in zip(begins, ends, strict=False)
+    ]
+    if begins and event.rank >= 0:  # the first one looked like a prefix
+        parts.insert(0, (event.rank, event.text[: begins[0].start()]))
+    told = [(rank, part) for rank, part in parts if _TIME.search(part) and rank <= MAX_RANK]
+    ranks = {rank for rank, _ in told}
+    return told if len(ranks) == len(told) >= _LEAST_RANKS else []
 
 
 def _find_slow(
@@ -233,4 +260,6 @@ def _find_slow(
 def is_own(phase: str) -> bool:
     """Tell whether a phase is work that a rank does alone."""
     name = phase.lower()
-    return any(word in name for word in _OWN) and not any(word in name for word in _SHARED)
+    return any(word in name for word in _OWN) and not any(
+        word in name for word in (*_SHARED, *_WAITS)
+    )

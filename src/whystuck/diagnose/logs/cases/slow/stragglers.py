@@ -107,7 +107,6 @@ def _blame_host(case: Case, host: str) -> Case:
         summary=f"all ranks of {host} ({name_ranks(case.ranks)}) take longer for work of their own "
         f"than those of other hosts, who wait ({case.details['phase']} "
         f"{case.details['took_ms']:.0f} ms, the median is {case.details['others_ms']:.0f} ms)",
-        ranks=(),
         nodes=(host,),
     )
 

@@ -16,7 +16,7 @@ MOST_S = 50.0
 # What ranks do together, or wait in: who is late for it waits least.
 _WAITS = (
     *("wait", "reduce", "nccl", "rccl", "hccl", "comm", "sync", "barrier", "gather", "scatter"),
-    *("idle", "a2a", "all2all", "alltoall", "exposed"),
+    *("idle", "a2a", "all2all", "alltoall", "exposed", "non_compute", "non-compute", "noncompute"),
 )
 # Reduce-scatter, all-gather and all-reduce, as people shorten them.
 _SHORT = re.compile(r"(?<![a-z])(?:rs|ag|ar)(?![a-z])")

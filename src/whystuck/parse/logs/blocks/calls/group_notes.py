@@ -36,13 +36,33 @@ _NEXT = re.compile(
     r"([A-Za-z][\w-]{0,40})(?: (?:one|group|pg|op|call|collective|all_?reduce))?"
     r" (?:next|afterwards?|after (?:that|it)|later|second|behind (?:that|it))\b"
 )
+# The members of all groups that are spoken of: `both groups are [2, 3]`
+_BOTH = re.compile(
+    r"\b(?P<many>both|the two|these two|all(?: the)?) (?:process )?(?:groups|pgs|communicators) "
+    r"(?:are|have|hold|contain|consist of|share)(?: (?:just|only|exactly|both|the|same|of|global)"
+    rf"){{0,3}}(?: (?:ranks|members))?[ =:]{{1,3}}{_LIST}",
+    re.IGNORECASE,
+)
+# The call in which a rank stands, its group, and the call behind it:
+# `rank 2: all_reduce <- aux_loss (router.py:88) group=ep; tp_reduce (linear.py:3) comes after`
+_FUNCTION = r"[A-Za-z_][\w.]{2,60}(?:\(\))?"
+_AT = r"(?: \([^()]{1,200}\)| at [\w./-]{1,100}:\d{1,7})?"
+_CALLED = re.compile(
+    r"[\W_]{0,12}(?:[Rr]ank[ _]?|r)(?P<own>\d{1,7})\b[^\n]{1,300}?(?<![\w.])"
+    rf"(?P<func>{_FUNCTION}){_AT}[ ,;(\[]{{1,3}}group[ =:]{{1,3}}(?P<group>[\w-]{{1,60}})[)\]]?"
+    rf"\s{{0,3}}[;,.|-]{{1,2}} ?(?:and |but |while )?(?:(?P<next>{_FUNCTION}){_AT} "
+    r"(?:(?:comes|is|follows|runs|stands|only|would be|would come|is called) ?){0,2}"
+    r"(?:after|next|later|behind|below|follows)\b"
+    rf"|(?:then|next(?: is|:)?|afterwards|later) (?P<then>{_FUNCTION}))"
+)
 _NAME = re.compile(r"[A-Za-z][\w-]{0,60}")
 _RANK = re.compile(
     r"(?<![a-z_])(?:global_)?rank[ _]?[=:]?\s?(\d{1,7})\b|\[rank(\d{1,7})\]", re.IGNORECASE
 )
 _HINT = re.compile(
-    rb"(?:ranks|members|_group|_pg)[^\w\n]{0,6}[\[({]\s?\d|order[^\n]{0,40}[=:]"
+    rb"(?:ranks|members|_group|_pg|groups)[^\w\n]{0,6}[\[({]\s?\d|order[^\n]{0,40}[=:]"
     rb"|(?<!\w)(?:[Rr]ank[ _]?|r)\d[^\n]{0,80} (?:next|after|later|second|behind)"
+    rb"|\b(?:[Bb]oth|two|[Aa]ll) [^\n]{0,40}\d ?, ?\d|[Rr](?:ank[ _]?)?\d[^\n]{0,400}group[ =:]"
 )
 
 
@@ -67,7 +87,7 @@ def find_group_notes(data: bytes, row: int) -> Iterator[TabledSeen]:
             if len(members) < _MAX_MEMBERS * 8 and _are_ranks(members):
                 groups = {"name": name, "members": re.sub(r"\s", "", members)}
                 yield TabledSeen("table.members", row + at, LogLine(line.strip()), groups)
-        for one in _list_next(line[:2000], row + at) if "r" in line else ():
+        for one in _list_next(line[:2000], row + at) if "r" in line.lower() else ():
             found += 1
             yield one
         if "order" in line and (order := _ORDER.search(line[:2000])):
@@ -85,6 +105,13 @@ def _list_next(line: str, row: int) -> Iterator[TabledSeen]:
         if int(match[1]) <= MAX_RANK:
             groups = {"own": match[1], "name": match[2]}
             yield TabledSeen("table.next", row, LogLine(line.strip()), groups)
+    if (both := _BOTH.search(line)) and _are_ranks(both[2]):
+        groups = {"many": both["many"].lower(), "members": re.sub(r"\s", "", both[2])}
+        yield TabledSeen("table.shared_members", row, LogLine(line.strip()), groups)
+    if (called := _CALLED.match(line)) and int(called["own"]) <= MAX_RANK:
+        groups = {key: called[key].removesuffix("()") for key in ("own", "func", "group")}
+        groups["next"] = (called["next"] or called["then"]).removesuffix("()")
+        yield TabledSeen("table.called", row, LogLine(line.strip()), groups)
 
 
 def _are_ranks(members: str) -> bool:

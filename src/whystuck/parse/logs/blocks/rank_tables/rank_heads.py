@@ -16,6 +16,8 @@ _LEAST_PHASES = 3
 _MOST_NAME = 60
 # Columns of other things beside those of ranks: a step, a mean, a unit.
 _MOST_OTHERS = 3
+# pandas puts the number of each row before it, and two blanks behind that.
+_LEAST_INDENT = 3
 # A shorter text of hexadecimal digits may be a word.
 _LEAST_HASH = 6
 
@@ -42,6 +44,8 @@ class RankTable:
     # What all cells hold, where the head says it once; the ranks where it says which.
     shared: tuple[Name, ...] = ()
     ranks: range = range(0)
+    # Whether the head leaves room for the numbers that pandas puts before rows.
+    is_indexed: bool = False
     # Whether rows call ranks by a word, as nothing in the head says that they are of ranks.
     is_named: bool = False
 
@@ -75,7 +79,9 @@ def read_rank_head(text: str, way: Callable[[str], list[str]]) -> RankTable | No
         for cell, head in zip(told, heads, strict=True)
     ]
     host = next((i for i, one in enumerate(columns) if one.names[0].kind == "host"), -1)
-    return _close(RankTable(way, columns, at, heads[at] == "device", host))
+    table = _close(RankTable(way, columns, at, heads[at] == "device", host))
+    table.is_indexed = text[:_LEAST_INDENT].isspace() and len(text) > _LEAST_INDENT
+    return table
 
 
 def _head_ranks(
@@ -158,3 +164,5 @@ def list_rows(text: str, table: RankTable) -> Iterator[list[str]]:
         yield ["", *told]  # the rows have no names
     elif len(told) == count + 1 and not any(char.isdigit() for char in told[-1]):
         yield told[:-1]
+    elif len(told) == count + 1 and table.is_indexed and told[0].isdecimal():
+        yield told[1:]

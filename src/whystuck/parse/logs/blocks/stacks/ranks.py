@@ -11,6 +11,7 @@ from whystuck.evidence.live import StackSample
 from whystuck.evidence.logs.lines import UNKNOWN_RANK, LogEvent
 from whystuck.evidence.ranks import FIRST_UNNUMBERED
 from whystuck.parse.logs.blocks.stacks.children import mark_children
+from whystuck.parse.logs.blocks.stacks.same_process import find_rank_above, list_notes
 from whystuck.parse.logs.blocks.stacks.savers import find_saver
 from whystuck.parse.logs.blocks.stacks.seen import StackSeen
 from whystuck.parse.logs.join import LogIndex
@@ -48,10 +49,9 @@ def make_stacks(
         owners: dict[int, int] = {}
         shared = _find_shared(log.source.part.stacks)
         alone = _find_alone(log.source.part.stacks)
-        saver = _find_saver(log, events)
+        saver, notes = _find_saver(log, events), list_notes(log, events)
         for seen in log.source.part.stacks:
-            known = _find_rank(index, log, seen)
-            known = saver[1] if known == UNKNOWN_RANK and seen.pid == saver[0] else known
+            known = _find_own(index, log, seen, saver, notes)
             is_local = is_small and not seen.node and seen.local not in {-1, *shared}
             if known == UNKNOWN_RANK and is_local:
                 known = index.rank_of_local(log.node, seen.local, log)
@@ -124,6 +124,15 @@ def _find_rank_of_pod(log: KnownLog, node: str) -> int:
     if worker is not None and shift is not None:
         ranks = {int(worker[1]) + shift}
     return ranks.pop() if len(ranks) == 1 else UNKNOWN_RANK
+
+
+def _find_own(
+    index: LogIndex, log: KnownLog, seen: StackSeen, saver: tuple[int, int], notes: Sequence[int]
+) -> int:
+    """Return the rank that lines tell of a stack, or of its process."""
+    known = _find_rank(index, log, seen)
+    known = saver[1] if known == UNKNOWN_RANK and seen.pid == saver[0] else known
+    return find_rank_above(index, log, seen, notes) if known == UNKNOWN_RANK else known
 
 
 def _find_rank(index: LogIndex, log: KnownLog, seen: StackSeen) -> int:

@@ -10,7 +10,6 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
-from itertools import islice
 
 from whystuck.evidence.logs.lines import UNKNOWN_RANK
 from whystuck.evidence.ops.collectives import Frame
@@ -33,7 +32,7 @@ _START = re.compile(r"(?:^|[│╭|+─\s])Traceback \(most recent call last\)")
 # Torch's checkpoints print the tracebacks of all ranks on each of them.
 _OF_RANK = re.compile(r"Traceback \(most recent call last\): \(RANK (\d{1,7})\)")
 _ORIGINAL = re.compile(r"^\s*Original Traceback \(most recent call last\):")
-_FRAME = re.compile(r'^\s+File "(.+)", line (\d+)(?:, in (.+))?$')
+FRAME = re.compile(r'^\s+File "(.+)", line (\d+)(?:, in (.+))?$')
 _RICH_FRAME = re.compile(r"^(\S.*?):(\d+) in (\S+)\s*$")
 _EDGES = "│╮╯"
 _BOX = re.compile(r"^\s*[│╭╰]\s?(.*)")
@@ -45,7 +44,7 @@ _CHAIN = re.compile(
 )
 _RAISED = re.compile(r"^((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*)(?:: ?(.*)|$)")
 _SPAWNED = re.compile(r"^-- Process (\d+) terminated with the following error")
-_HEAD = re.compile(r"^Exception (?:in thread (\S[^:]{0,99})|ignored in)")
+HEAD = re.compile(r"^Exception (?:in thread (\S[^:]{0,99})|ignored in)")
 _IGNORED = " ignored"
 # The table of torchelastic holds tracebacks, two blanks further in.
 _IN_TABLE = re.compile(r"^\s*traceback : Traceback \(most recent call last\)")
@@ -61,8 +60,6 @@ _MORE = re.compile(
     r"Last error:|Parameters which did not|Parameter indices which|\s+In addition, you can set|"
     r"\[rank\d+\]|The above operation failed|See http|Search for )"
 )
-_SYNTAX = re.compile(r"^(?:SyntaxError|IndentationError|TabError)(?::|$)")
-_SYNTAX_LINES = 4
 _ENDINGS = (
     "Error", "Exception", "Interrupt", "Exit", "Warning", "Timeout", "Timedout", "Failure", "Fault",
     "Abort", "Aborted", "Iteration", "Stop", "Empty", "Full", "Again", "NoSuchKey", "Group",
@@ -150,7 +147,7 @@ class TraceReader:
         last, self._above = self._above, line
         if match := _SPAWNED.match(text):
             self._spawned = int(match[1][:9])
-        elif match := _HEAD.match(text):
+        elif match := HEAD.match(text):
             self._heads[line.owner] = (row, match[1] or _IGNORED)
         elif match := _TABLE_RANK.match(text):
             self._told[line.owner] = int(match[1])
@@ -174,7 +171,7 @@ class TraceReader:
 
         A logger that writes a traceback as part of a message puts its prefix before the first line.
         """
-        if line.owner or not _FRAME.match(text):
+        if line.owner or not FRAME.match(text):
             return None
         for owner, one in self._open.items():
             if one.seen == self._lines - 1 and not one.trace.frames and not one.in_table:
@@ -253,7 +250,7 @@ class TraceReader:
         elif match := _RAY_CALL.search(text):
             trace.line = replace(line, pid=int(match[1]), node=match[2])
             trace.is_told, reading.seen = True, self._lines
-        elif raised := _find_raised(text):
+        elif raised := find_raised(text):
             trace.type, first = raised
             trace.message.append(first)
             trace.last_row = row
@@ -287,25 +284,6 @@ def _sign(line: LogLine, above: LogLine | None) -> LogLine:
     return replace(line, rank=above.rank, task=above.task, node=line.node or above.node)
 
 
-def read_syntax_error(before: Iterable[str], line: LogLine, row: int) -> Trace | None:
-    """Read an error of syntax in the script itself, which Python prints without a heading.
-
-    Args:
-        before: The lines before it, without prefixes, the nearest first.
-        line: The line that names the error.
-        row: Its number.
-    """
-    raised = _find_raised(line.text) if _SYNTAX.match(line.text) else None
-    if raised is None:
-        return None
-    for back, text in enumerate(islice(before, _SYNTAX_LINES), 1):
-        if match := _FRAME.match(text):
-            trace = Trace(row - back, line, row, raised[0], [raised[1]])
-            _add_frame(trace, match[3], match[1], match[2])
-            return trace
-    return None
-
-
 def _take_group_line(reading: _Reading, text: str, row: int) -> bool:
     """Take a line of an exception group: that of the group, or of one of its members."""
     match = _GROUP_LINE.match(text)
@@ -321,14 +299,15 @@ def _take_group_line(reading: _Reading, text: str, row: int) -> bool:
         return True
     one = trace.origins[-1] if trace.origins else trace
     inner = match["text"] or ""
-    if frame := _FRAME.match(inner):
-        _add_frame(one, frame[3], frame[1], frame[2])
-    elif not one.type and (raised := _find_raised(inner)):
+    if frame := FRAME.match(inner):
+        add_frame(one, frame[3], frame[1], frame[2])
+    elif not one.type and (raised := find_raised(inner)):
         one.type, one.message, one.last_row = raised[0], [raised[1]], row
     return True
 
 
-def _add_frame(trace: Trace, function: str | None, file: str, line: str) -> None:
+def add_frame(trace: Trace, function: str | None, file: str, line: str) -> None:
+    """Add a call to a traceback; of too many, those in the middle go."""
     if len(trace.frames) >= MAX_FRAMES:
         # A recursion without end: the innermost calls are its last ones.
         del trace.frames[MAX_FRAMES // 2]
@@ -337,17 +316,17 @@ def _add_frame(trace: Trace, function: str | None, file: str, line: str) -> None
 
 def _take_frame(reading: _Reading, text: str) -> bool:
     trace = reading.trace
-    if match := _FRAME.match(text):
-        _add_frame(trace, match[3], match[1], match[2])
+    if match := FRAME.match(text):
+        add_frame(trace, match[3], match[1], match[2])
         return True
     if reading.in_box and (box := _BOX.match(text)):
         if match := _RICH_FRAME.match(box[1].rstrip().rstrip(_EDGES)):
-            _add_frame(trace, match[3], match[1], match[2])
+            add_frame(trace, match[3], match[1], match[2])
         return True
     return False
 
 
-def _find_raised(text: str) -> tuple[str, str] | None:
+def find_raised(text: str) -> tuple[str, str] | None:
     """Find the class and the message in a line that looks like that of an exception."""
     match = _RAISED.match(text)
     if match is None or not is_class(match[1]):
@@ -387,9 +366,9 @@ def _note_original(reading: _Reading, text: str, row: int) -> None:
     if _ORIGINAL.match(text):
         reading.in_original = True
     elif reading.in_original:
-        if match := _FRAME.match(text):
-            _add_frame(trace, match[3], match[1], match[2])
-        elif raised := _find_raised(text):
+        if match := FRAME.match(text):
+            add_frame(trace, match[3], match[1], match[2])
+        elif raised := find_raised(text):
             trace.type = raised[0]
             trace.message, trace.last_row = [raised[1]], row
             reading.in_original = False

@@ -14,7 +14,7 @@ _ALONE = re.compile(rf"[(\[]?({_UNITS})[)\]]?", re.IGNORECASE)
 # What is measured otherwise than in time, though its name may have a word of time.
 _NO_TIME = re.compile(
     r"%|/ ?s(?:ec)?\b|per[ _]s|(?:^|[\W_])(?:util\w*|[kmgt]i?b|bytes?|mhz|watts?|pwr|power|temp\w*"
-    r"|loss|norm|grad|[tg]?flops?|mfu|hfu|bw|busbw|algbw|lr|mem\w*|count|calls|share|size)(?![a-z])",
+    r"|loss|norm|grad|[tg]?flops?|mfu|hfu|bw|busbw|algbw|lr|mem\w*|count|calls|share|size|pctg?|percent\w*|ratio)(?![a-z])",
     re.IGNORECASE,
 )
 _TIMES = re.compile(

@@ -59,6 +59,7 @@ from whystuck.parse.logs.blocks.stacks.process_rows import PROCESS_MARKS, Proces
 from whystuck.parse.logs.blocks.tables.batch_counts import BATCH_MARKS, BatchReader
 from whystuck.parse.logs.blocks.tables.kernel_shares import KERNEL_MARKS, KernelReader
 from whystuck.parse.logs.blocks.tables.none_left import NONE_MARKS, NoneReader
+from whystuck.parse.logs.blocks.tables.profiles import PROFILE_MARKS, ProfileReader
 from whystuck.parse.logs.blocks.tables.slowest_rows import SLOWEST_MARKS, SlowestReader
 from whystuck.parse.logs.blocks.tables.tabled import RowReader, TabledSeen
 from whystuck.parse.logs.blocks.tables.work_cells import WORK_MARKS, WorkReader
@@ -105,6 +106,7 @@ _READERS: tuple[tuple[tuple[bytes, ...], Callable[[], RowReader]], ...] = (
     (HOST_MARKS, HostTimeReader),
     (SPLIT_MARKS, SplitReader),
     (KERNEL_MARKS, KernelReader),
+    (PROFILE_MARKS, ProfileReader),
     (PING_MARKS, PingReader),
     (SOCKET_MARKS, SocketReader),
     (SUM_MARKS, SumReader),

@@ -1,0 +1,1 @@
+"""Cases of what steps cost, by the tables of profilers."""
