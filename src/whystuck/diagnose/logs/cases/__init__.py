@@ -35,6 +35,7 @@ from whystuck.diagnose.logs.cases.ops.crossed import make_crossed
 from whystuck.diagnose.logs.cases.ops.crossed_orders import make_crossed_orders
 from whystuck.diagnose.logs.cases.ops.held_back import make_held_back
 from whystuck.diagnose.logs.cases.ops.horovod import make_horovod_mismatch
+from whystuck.diagnose.logs.cases.ops.left_alone import make_left_alone
 from whystuck.diagnose.logs.cases.ops.left_behind import make_left_behind
 from whystuck.diagnose.logs.cases.ops.left_out import make_left_out
 from whystuck.diagnose.logs.cases.ops.mismatch import make_mismatches
@@ -149,6 +150,7 @@ MAKERS: tuple[Maker, ...] = (
     make_process_states,
     make_elsewhere,
     make_left,
+    make_left_alone,
     make_ended_early,
     make_transfer_rings,
     make_abnormal,
