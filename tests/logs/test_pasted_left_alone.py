@@ -13,16 +13,16 @@ HOROVOD = [
     '[1,0]<stderr>:  File "/opt/horovod/torch/mpi_ops.py", line 600, in synchronize',
     (
         "[1,0]<stderr>:horovod.common.exceptions.HorovodInternalError: Horovod has been shut down. "
-        "This was caused by an exception on one of the ranks or an attempt to allreduce, allgather or "
-        "broadcast a tensor after one of the ranks finished execution."
+        "This was caused by an exception on one of the ranks or an attempt to allreduce, allgather "
+        "or broadcast a tensor after one of the ranks finished execution."
     ),
 ]
 GLOO = [
     "[1,0]<stderr>:Traceback (most recent call last):",
     '[1,0]<stderr>:  File "/w/train.py", line 60, in step',
     (
-        "[1,0]<stderr>:RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection "
-        "closed by peer [10.0.0.2]:8814"
+        "[1,0]<stderr>:RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:534] "
+        "Connection closed by peer [10.0.0.2]:8814"
     ),
 ]
 SAID = [
