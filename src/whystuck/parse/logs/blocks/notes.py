@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from itertools import chain
 
 from whystuck.parse.logs.blocks.calls.group_notes import find_group_notes
+from whystuck.parse.logs.blocks.rank_notes import find_rank_notes
 from whystuck.parse.logs.blocks.rank_tables.rank_types import find_rank_types
 from whystuck.parse.logs.blocks.tables.durations import find_durations
 from whystuck.parse.logs.blocks.tables.step_rates import find_step_rates
@@ -18,11 +19,12 @@ _FINDERS = (
     find_step_rates,
     find_work_lists,
     find_durations,
+    find_rank_notes,
 )
 
 
 def find_notes(data: bytes, row: int) -> Iterator[TabledSeen]:
-    """Find what a text says of groups, types, work, the pace of steps and what takes how long.
+    """Find what a text says of groups, types, work, the pace of steps, durations and ranks.
 
     Args:
         data: The text.
