@@ -1,4 +1,4 @@
-"""What people write of single ranks between what tools print: whose node it is, who is silent."""
+"""What people write between what tools print: whose node it is, who is silent, who is slow."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from whystuck.evidence.ranks import MAX_RANK
 from whystuck.parse.logs.blocks.tables.tabled import TabledSeen
+from whystuck.parse.logs.lines.label_forms import NO_COUNT
 from whystuck.parse.logs.lines.lines import LogLine
 
 _MAX_NOTES = 64
@@ -40,29 +41,46 @@ _SILENT = re.compile(
     rf"(?:from|of|by|on|for) {_RANK.replace('NAME', 'nothing')}",
     re.IGNORECASE,
 )
+_HOST = rf"{NO_COUNT}(?P<NAME>(?=[\w.]*[\d-])[A-Za-z][\w.-]{{0,61}}\w)"
+_PAIRS = (
+    r"(?:every|any|all|each|those|the|only)(?: of)?(?: the| other)? ?"
+    r"(?:pairs?|tests?|runs?|combinations?|ones) "
+    r"(?:with|of|involving|including|containing|through|that (?:has|have|includes?|uses?)) "
+    rf"(?:the )?(?:{_NODE} )?{_HOST}"
+)
+_SLOW_HOST = re.compile(
+    r"\b(?:except|but|apart from|other than|besides|only) (?:for |with |in )?"
+    rf"{_PAIRS.replace('NAME', 'odd')}"
+    rf"|\b{_PAIRS.replace('NAME', 'slow')},? (?:\w{{1,12}} ){{0,4}}"
+    r"(?:slow|slower|bad|worse|low|lower|poor|drops?|less|half|third|terrible)\b",
+    re.IGNORECASE,
+)
 _KINDS = (
     ("note.place", _PLACE, ("of", "its", "shown", "noted")),
     ("note.silent", _SILENT, ("silent", "nothing")),
 )
+_HINT = re.compile(rb"(?i)rank|pairs? |tests? |runs? |combination|ones ")
 
 
 def find_rank_notes(data: bytes, row: int) -> Iterator[TabledSeen]:
-    """Find lines that say of which rank's node the next ones are, or that a rank is silent.
+    """Find lines that say of which rank's node the next ones are, or who is silent or slow.
 
     Args:
         data: The text.
         row: The number of its first line.
     """
-    if b"rank" not in data.lower():
-        return
     found = 0
-    for at, raw in enumerate(data.split(b"\n")):
-        if b"ank" not in raw.lower() or found >= _MAX_NOTES:
+    for at, raw in enumerate(data.split(b"\n")) if _HINT.search(data) else ():
+        if not _HINT.search(raw) or found >= _MAX_NOTES:
             continue
         text = raw[:_MAX_LINE].decode("utf-8", errors="replace").rstrip()
-        for name, pattern, groups in _KINDS:
+        if match := _SLOW_HOST.search(text):
+            found += 1
+            groups = {"host": match["odd"] or match["slow"]}
+            yield TabledSeen("note.slow_host", row + at, LogLine(text.strip()), groups)
+        for name, pattern, names in _KINDS:
             match = pattern.search(text)
-            rank = next((match[one] for one in groups if match[one]), "") if match else ""
+            rank = next((match[one] for one in names if match[one]), "") if match else ""
             if rank and int(rank) <= MAX_RANK:
                 found += 1
                 yield TabledSeen(name, row + at, LogLine(text.strip()), {"of": rank})
