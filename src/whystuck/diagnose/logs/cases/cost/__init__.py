@@ -1,0 +1,1 @@
+"""What steps lose to something that a profiler lists."""
