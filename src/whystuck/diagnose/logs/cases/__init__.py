@@ -21,6 +21,7 @@ from whystuck.diagnose.logs.cases.devices.power_limits import make_power_limits
 from whystuck.diagnose.logs.cases.devices.shared_devices import make_unbound
 from whystuck.diagnose.logs.cases.devices.told_errors import make_told_errors
 from whystuck.diagnose.logs.cases.devices.wrong_sums import make_wrong_sums
+from whystuck.diagnose.logs.cases.late_phases import make_late_phases
 from whystuck.diagnose.logs.cases.network.blocked import make_blocked
 from whystuck.diagnose.logs.cases.network.clocks_off import make_clocks_off
 from whystuck.diagnose.logs.cases.network.interfaces import make_unaddressed
@@ -180,6 +181,7 @@ MAKERS: tuple[Maker, ...] = (
     make_port_errors,
     make_pairs,
     make_calls,
+    make_late_phases,
     make_short_limits,
     make_timeouts,
     make_lost,
