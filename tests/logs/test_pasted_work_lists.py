@@ -22,6 +22,8 @@ FORMS = [
     "[12:04:11] step {step}: seqs: {work}  fwd_ms: {times}",
     "step {step} n_samples [{work}] compute (ms) [{times}]",
     "step {step} ms {times} ; tokens {work}",
+    "step {step}  tok/rank [{work}]  fwd+bwd ms [ {times}]  allreduce ms [31, 26, 399, 33]",
+    "step {step} tokens per rank {work} | step time (ms) {times} | wait ms 9 8 7 6",
 ]
 
 
@@ -49,6 +51,16 @@ def test_time_that_follows_the_work_is_imbalance(tmp_path: Path, form: str, mark
 
     assert codes_of(report) == ["S308"]
     assert all(not one.culprits.ranks for one in report.findings)
+
+
+def test_most_ranks_are_waited_for_where_few_have_less(tmp_path: Path) -> None:
+    work = [
+        [8100, 8190, 8150, 2300, 8120, 4160],
+        [8110, 3100, 8170, 8120, 8190, 3140],
+        [8150, 4140, 8110, 8190, 2600, 8130],
+    ]
+
+    assert codes_of(say(tmp_path, *show(FORMS[0], work))) == ["S308"]
 
 
 def test_seconds_are_read(tmp_path: Path) -> None:

@@ -13,7 +13,8 @@ from whystuck.parse.logs.lines.lines import parse_line
 
 _MAX_WIDTH, _MOST = 400, 256
 _HINT = re.compile(
-    rb"(?i)\b(?:done|finish|complete|took|over|ended|saved|loaded|built|wrote)[^\n]{0,200}?\d ?(?:s|m)"
+    rb"(?i)\b(?:done|finish|complete|took|over|ended|saved|loaded|built|wrote)[^\n]{0,200}?"
+    rb"\d ?(?:s|m)"
 )
 # What ranks do by themselves, while others wait: steps and epochs are made of collectives.
 _PHASE = re.compile(
