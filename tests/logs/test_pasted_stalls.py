@@ -23,7 +23,7 @@ ON = "[1,3]<stdout>:Epoch 8/40 loss: 2.1"
     [
         "only one class in the shard, skip auc",
         "validate: skipping AUROC, all labels are 0",
-        "WARNING no positives, skipped the metrics",
+        "WARNING no positives, skipped the all_gather",
         "empty shard, nothing to reduce",
     ],
 )
