@@ -5,6 +5,7 @@ from __future__ import annotations
 from whystuck.diagnose.logs.cases.compiling.recompiles import make_recompiles
 from whystuck.diagnose.logs.cases.config import make_config_errors
 from whystuck.diagnose.logs.cases.cost.pageable import make_pageable
+from whystuck.diagnose.logs.cases.cost.run_paces import make_run_paces
 from whystuck.diagnose.logs.cases.devices.abnormal import make_abnormal
 from whystuck.diagnose.logs.cases.devices.absent import make_absent
 from whystuck.diagnose.logs.cases.devices.device_faults import make_device_fault
@@ -203,5 +204,6 @@ MAKERS: tuple[Maker, ...] = (
     make_whole_job,
     make_kernel_shares,
     make_pageable,
+    make_run_paces,
     make_comm_phases,
 )

@@ -10,6 +10,7 @@ from whystuck.parse.logs.blocks.rank_notes import find_rank_notes
 from whystuck.parse.logs.blocks.rank_tables.rank_types import find_rank_types
 from whystuck.parse.logs.blocks.tables.durations import find_durations
 from whystuck.parse.logs.blocks.tables.phase_times import find_phase_times
+from whystuck.parse.logs.blocks.tables.run_rates import find_run_rates
 from whystuck.parse.logs.blocks.tables.step_rates import find_step_rates
 from whystuck.parse.logs.blocks.tables.tabled import TabledSeen
 from whystuck.parse.logs.blocks.tables.work_lists import find_work_lists
@@ -20,6 +21,7 @@ _FINDERS = (
     find_step_rates,
     find_work_lists,
     find_durations,
+    find_run_rates,
     find_rank_notes,
     find_phase_times,
 )
