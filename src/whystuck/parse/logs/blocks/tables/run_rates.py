@@ -14,6 +14,7 @@ from whystuck.parse.logs.blocks.tables.tabled import TabledSeen
 from whystuck.parse.logs.lines.lines import LogLine
 
 _MOST, _MAX_WIDTH = 256, 400
+_TWO, _HEAD = 2, 100
 # A version, a word of time or of worth, a numbered run; ranks and hosts are no runs.
 _LABEL = re.compile(
     r"^\s{0,8}[\[(*-]{0,2} ?"
@@ -34,6 +35,9 @@ def find_run_rates(data: bytes, row: int) -> Iterator[TabledSeen]:
         data: The text.
         row: The number of its first line.
     """
+    lines = data.decode("utf-8", errors="replace").split("\n")
+    if len({match["run"] for line in lines if (match := _LABEL.match(line[:_HEAD]))}) < _TWO:
+        return
     runs = set[str]()
     for seen in find_step_rates(data, row):
         label = _LABEL.match(seen.line.text)
@@ -43,14 +47,14 @@ def find_run_rates(data: bytes, row: int) -> Iterator[TabledSeen]:
         runs.add(run)
         yield TabledSeen("table.run_rate", seen.row, seen.line, seen.groups | {"run": run})
     if len(runs) > 1:
-        yield from _list_changes(data, row)
+        yield from _list_changes(lines, row)
 
 
-def _list_changes(data: bytes, row: int) -> Iterator[TabledSeen]:
+def _list_changes(lines: list[str], row: int) -> Iterator[TabledSeen]:
     """Yield the lines of a diff, where both sides have some."""
     found: list[TabledSeen] = []
-    for at, raw in enumerate(data.split(b"\n")):
-        text = raw[:_MAX_WIDTH].decode("utf-8", errors="replace")
+    for at, line in enumerate(lines):
+        text = line[:_MAX_WIDTH]
         if (match := _CHANGED.match(text)) and len(found) < _MOST:
             side = "out" if match["side"] in "-<" else "in"
             groups = {"side": side, "what": match["what"]}
