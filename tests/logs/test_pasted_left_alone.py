@@ -77,6 +77,12 @@ def test_peer_that_did_not_leave_by_itself_is_not_named_for_that(
     assert blamed_of(report)[0] <= {2}
 
 
+def test_end_of_a_loop_alone_is_possible(tmp_path: Path) -> None:
+    finding = first_of(say(tmp_path, "[1,2]<stdout>:end of training loop", *GLOO))
+
+    assert finding.code != "H103" or finding.confidence == "possible"
+
+
 def test_ranks_that_lose_the_store_at_the_end_of_a_job_are_well(tmp_path: Path) -> None:
     steps = [f"[rank{rank}] step 96/96 loss 2.{rank}" for rank in range(3)]
     lines = ["[rank0] Training finished.", "[rank0] finished 96 steps, exiting"]

@@ -11,12 +11,13 @@ from whystuck.diagnose.logs.cases.ops.uneven import list_leavers, speaks_for_all
 from whystuck.diagnose.logs.cases.parts import find_time, is_said, list_ranks, place_exceptions
 from whystuck.diagnose.logs.story import LOST, Case
 from whystuck.diagnose.logs.view import LogView
+from whystuck.evidence.finding import Confidence
 from whystuck.evidence.live import PythonException
 from whystuck.evidence.logs.lines import LogEvent
 from whystuck.evidence.ranks import name_ranks
 
 _MAX_LINES = 6
-_DONE = "job.done"
+_DONE, _OVER = "job.done", "data.ended"
 # Who goes on to the next part of the program may have failed there.
 _ENTERS = re.compile(r"\bentering\b")
 
@@ -50,6 +51,10 @@ def make_left_alone(view: LogView) -> Iterator[Case]:
         exceptions=raised,
         where=place_exceptions(raised[:1]),
         time=find_time(own),
+        # At the end of a loop there may be more to do, and to fail at.
+        confidence=Confidence.LIKELY
+        if all(event.signature == _OVER for event in own)
+        else Confidence.POSSIBLE,
     )
 
 
