@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from tests.logs.test_told import say
 
+from whystuck.evidence.finding import Verdict
+
 WAIT = (
     "[E ProcessGroupNCCL.cpp:474] [Rank {0}] Watchdog caught collective operation timeout: "
     "WorkNCCL(SeqNum=2, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for "
@@ -47,3 +49,47 @@ def test_index_that_took_longer_than_the_limit_is_the_cause(
 )
 def test_index_that_kept_nobody_for_so_long_is_no_cause(tmp_path: Path, lines: list[str]) -> None:
     assert not any(one.code == "H117" for one in say(tmp_path, *lines).findings)
+
+
+BUILDING = [
+    " > WARNING: could not find index map files, building the indices on rank 3 ...",
+    "[rank3]: building dataset index files on rank 3",
+    "INFO Building and saving the sample index on global rank 3",
+]
+SIZES = [
+    "-rw-r--r-- 1 ml ml 9663676544 Oct  4 10:52 /data/c5/train_indexmap_sample_idx.npy",
+    "-rw-r--r-- 1 ml ml 9998172288 Oct  4 10:53 /data/c5/train_indexmap_sample_idx.npy",
+]
+
+
+@pytest.mark.parametrize("line", BUILDING)
+def test_index_that_grows_is_not_stuck(tmp_path: Path, line: str) -> None:
+    report = say(tmp_path, line, "# 20 minutes and no more output", "$ ls -l /data/c5", *SIZES)
+    (finding,) = (one for one in report.findings if one.code[0] != "E")
+
+    assert (finding.code, finding.culprits.ranks) == ("H117", [3])
+    assert report.verdict is Verdict.WAITING
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [BUILDING[0], SIZES[0], SIZES[0]],
+        [BUILDING[0], SIZES[0]],
+        [BUILDING[0], *(one.replace("_sample_idx.npy", ".log") for one in SIZES)],
+        [BUILDING[0], *(one.replace("/data/c5/", "") for one in SIZES)],
+        [*SIZES, BUILDING[0]],
+        [
+            BUILDING[0],
+            *SIZES,
+            " > elapsed time to build and save sample-idx mapping (seconds): 412.118331",
+        ],
+        ["building the model on rank 3", *SIZES],
+        SIZES,
+    ],
+    ids=["still", "once", "a log", "anywhere", "before", "built", "a model", "nobody"],
+)
+def test_index_that_does_not_grow_tells_nothing(tmp_path: Path, lines: list[str]) -> None:
+    report = say(tmp_path, *lines)
+
+    assert [one for one in report.findings if one.code == "H117"] == []

@@ -82,3 +82,40 @@ def test_one_port_with_errors_that_is_slower_than_others_is_named(
 
     assert [one.code for one in found] == ["N410"] * is_told
     assert [one.details["port"] for one in found] == ["mlx5_2"] * is_told
+
+
+COUNTS = (448921, 37, 6, 91204)
+ODD = [
+    "all_reduce_perf of any 2 nodes gives 360, except every pair with node {0}:",
+    "all runs are well but those tests with {0}",
+    "every pair with {0} is slow",
+    "all pairs involving host {0} give less than half:",
+]
+
+
+@pytest.mark.parametrize("said", ODD)
+def test_one_port_is_named_where_somebody_says_that_its_host_is_slow(
+    tmp_path: Path, said: str
+) -> None:
+    shown = ["c19$ perfquery -x", *by_perfquery("", COUNTS)[1:]]
+    finding = first_of(say(tmp_path, said.format("c19"), *shown))
+
+    assert (finding.code, finding.culprits.nodes) == ("N410", ["c19"])
+
+
+@pytest.mark.parametrize("counts", [WELL, (12, 3, 2, 7)])
+def test_port_of_a_slow_host_that_counts_few_errors_is_not_told(
+    tmp_path: Path, counts: tuple[int, ...]
+) -> None:
+    shown = ["c19$ perfquery -x", *by_perfquery("", counts)[1:]]
+
+    assert say(tmp_path, ODD[0].format("c19"), *shown).findings == []
+
+
+@pytest.mark.parametrize(
+    "said", [ODD[0].format("c20"), "every pair with c19 is fine", "all pairs are slow, c19 as well"]
+)
+def test_port_of_a_host_that_nobody_calls_slow_is_not_told(tmp_path: Path, said: str) -> None:
+    shown = ["c19$ perfquery -x", *by_perfquery("", COUNTS)[1:]]
+
+    assert say(tmp_path, said, *shown).findings == []

@@ -22,6 +22,8 @@ FORMS = [
     "[12:04:11] step {step}: seqs: {work}  fwd_ms: {times}",
     "step {step} n_samples [{work}] compute (ms) [{times}]",
     "step {step} ms {times} ; tokens {work}",
+    "step {step}  tok/rank [{work}]  fwd+bwd ms [ {times}]  allreduce ms [31, 26, 399, 33]",
+    "step {step} tokens per rank {work} | step time (ms) {times} | wait ms 9 8 7 6",
 ]
 
 
@@ -56,7 +58,10 @@ def test_time_that_follows_the_work_is_imbalance(tmp_path: Path, form: str, mark
     [
         ("", Verdict.SLOW),
         ("it is stuck since step 413, what is wrong?", Verdict.INCONCLUSIVE),
-        ("[rank2]: RuntimeError: CUDA error: an illegal memory access was encountered", Verdict.CRASHED),
+        (
+            "[rank2]: RuntimeError: CUDA error: device-side assert triggered",
+            Verdict.CRASHED,
+        ),
     ],
     ids=["pace", "stopped", "failed"],
 )
@@ -64,6 +69,16 @@ def test_verdict_is_slow_where_nothing_tells_of_an_end(
     tmp_path: Path, below: str, verdict: Verdict
 ) -> None:
     assert say(tmp_path, *show(FORMS[0]), below).verdict is verdict
+
+
+def test_most_ranks_are_waited_for_where_few_have_less(tmp_path: Path) -> None:
+    work = [
+        [8100, 8190, 8150, 2300, 8120, 4160],
+        [8110, 3100, 8170, 8120, 8190, 3140],
+        [8150, 4140, 8110, 8190, 2600, 8130],
+    ]
+
+    assert codes_of(say(tmp_path, *show(FORMS[0], work))) == ["S308"]
 
 
 def test_seconds_are_read(tmp_path: Path) -> None:

@@ -255,3 +255,24 @@ def test_heading_names_the_host(heading: str, text: str) -> None:
 )
 def test_lookalike_of_such_a_heading_names_nobody(heading: str) -> None:
     assert [one.node for one in read(f"{heading}\n{SPY}")] == [""]
+
+
+@pytest.mark.parametrize(
+    ("said", "rank", "local"),
+    [
+        ("(rank 3)", 3, -1),
+        ("[rank=3]", 3, -1),
+        ("(global rank 3, gpu-7)", 3, -1),
+        ("(this is rank 3)", 3, -1),
+        ("(local rank 3)", -1, 3),
+        ("(rank 3, waits for rank 1)", -1, -1),
+        ("(idle)", -1, -1),
+    ],
+)
+def test_word_behind_the_number_of_a_process_tells_its_rank(
+    said: str, rank: int, local: int
+) -> None:
+    for head in (f"Process 71 {said}: python train.py", f"Process 71: python train.py {said}"):
+        (seen,) = read(SPY.replace("Process 71: python train.py", head))
+
+        assert (seen.pid, seen.rank, seen.local) == (71, rank, local)

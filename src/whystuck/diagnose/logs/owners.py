@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
+from whystuck.evidence.logs.lines import LogEvent
 from whystuck.evidence.model import Evidence
 from whystuck.evidence.nodes.ras import list_whole_members
+
+_PLACE, _SHOWN = "note.place", ("table.process", "table.wait")
+# So far below a line that says whose node it is.
+_MOST_BELOW = 24
 
 
 class Owner(NamedTuple):
@@ -35,9 +40,26 @@ def list_owners(evidence: Evidence, node_by_rank: Mapping[int, str]) -> Iterator
     for file in evidence.logs.files:
         for rank, pid in file.pid_by_rank.items():
             yield Owner(pid, node_by_rank.get(rank, ""), rank)
+    yield from _list_noted(evidence.logs.events)
     for member in list_whole_members(evidence.ras):
         # Who is known by an address alone may have any name in other logs.
         yield Owner(member.pid, "" if is_address(member.host) else member.host, member.rank)
+
+
+def _list_noted(events: Iterable[LogEvent]) -> Iterator[Owner]:
+    """Yield the one process that is shown below a line that says of which rank's node it is."""
+    notes = [one for one in events if one.signature == _PLACE]
+    shown = [one for one in events if one.signature in _SHOWN] if notes else []
+    for note in notes:
+        ends = [one.row for one in notes if one.artifact == note.artifact and one.row > note.row]
+        until = min([*ends, note.row + _MOST_BELOW])
+        pids = {
+            (int(one.groups["pid"]), one.node)
+            for one in shown
+            if one.artifact == note.artifact and note.row <= one.row < until
+        }
+        if len(pids) == 1 and min(pids)[0]:
+            yield Owner(*min(pids), int(note.groups["of"]))
 
 
 def is_address(host: str) -> bool:

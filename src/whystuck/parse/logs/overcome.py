@@ -30,6 +30,7 @@ _PASSED, _FAILED = "job.passed", "job.failed"
 # How a batch system writes that a job did not end well.
 _ENDS = {_FAILED, "slurm.oom", "slurm.timelimit", "slurm.preempt", "slurm.node_fail"}
 # Ranks that a warning names, until they go on.
+_LEAVES_OUT = {"py.left_out"}
 _WARNS = {"horovod.missing": ("ranks", "ranks2")}
 
 
@@ -44,12 +45,37 @@ def find_good_end(log: KnownLog, signatures: Sequence[Signature]) -> int:
     return max((row for name, row in names if name == _PASSED), default=0)
 
 
-def is_overcome(log: KnownLog, seen: EventSeen, signature: Signature, rank: int) -> bool:
-    """Tell whether a known line did no harm, as later lines of its log show."""
+def list_leaving_out(log: KnownLog, signatures: Sequence[Signature]) -> frozenset[int]:
+    """List the writers that say that they left something out: of these, going on is no joining."""
+    events = log.source.part.events
+    return frozenset(
+        seen.line.writer for seen in events if signatures[seen.signature].id in _LEAVES_OUT
+    )
+
+
+def is_overcome(
+    log: KnownLog,
+    seen: EventSeen,
+    signature: Signature,
+    rank: int,
+    leaving_out: frozenset[int] = frozenset(),
+) -> bool:
+    """Tell whether a known line did no harm, as later lines of its log show.
+
+    Args:
+        log: The log of the line.
+        seen: The line.
+        signature: What it means.
+        rank: Who wrote it.
+        leaving_out: Ranks that `list_leaving_out` finds.
+    """
+    if signature.id in _WARNS and seen.line.writer in leaving_out:
+        # The line may begin with the rank that is missing, and is no line of that rank.
+        return _is_over(log, seen, signature, leaving_out)
     return (
         goes_on(log, seen.line, rank, seen.row)
         or (signature.kind in _SURVIVABLE and _survives(log, seen))
-        or _is_over(log, seen, signature)
+        or _is_over(log, seen, signature, leaving_out)
     )
 
 
@@ -88,7 +114,9 @@ def _runs_again(log: KnownLog, row: int) -> bool:
     return max(part.facts.progress.values(), default=0) > max(row, *ends, 0)
 
 
-def _is_over(log: KnownLog, seen: EventSeen, signature: Signature) -> bool:
+def _is_over(
+    log: KnownLog, seen: EventSeen, signature: Signature, leaving_out: frozenset[int]
+) -> bool:
     """Tell whether later lines contradict one: the loss is a number again, the rank runs."""
     facts = log.source.part.facts
     if signature.kind == _NUMERIC:
@@ -97,7 +125,8 @@ def _is_over(log: KnownLog, seen: EventSeen, signature: Signature) -> bool:
         return facts.losses.get(seen.line.writer, 0) > seen.row
     if signature.id in _WARNS:
         texts = (seen.groups.get(name) or "" for name in _WARNS[signature.id])
-        return _all_go_on(log, {rank for text in texts for rank in parse_ranks(text)}, seen.row)
+        missing = {rank for text in texts for rank in parse_ranks(text)}
+        return _all_go_on(log, missing, seen.row, leaving_out)
     if signature.kind != _DEPARTURE and signature.id != _STILL:
         return False
     named = seen.groups.get("who") or ""
@@ -105,10 +134,11 @@ def _is_over(log: KnownLog, seen: EventSeen, signature: Signature) -> bool:
     return facts.progress.get(writer, 0) > seen.row
 
 
-def _all_go_on(log: KnownLog, ranks: Iterable[int], row: int) -> bool:
+def _all_go_on(log: KnownLog, ranks: Iterable[int], row: int, leaving_out: frozenset[int]) -> bool:
     """Tell whether ranks that were waited for all made progress later, or one that waited did.
 
-    The first alone may be in something long that the others do not call.
+    The first alone may be in something long that the others do not call; and who left out what the
+    others wait in goes on without them.
     """
     part, missing = log.source.part, set(ranks)
     progress = part.facts.progress
@@ -116,7 +146,7 @@ def _all_go_on(log: KnownLog, ranks: Iterable[int], row: int) -> bool:
     ends = [*(seen.row for seen in part.exits), *(trace.row for trace in part.traces)]
     if max(waited, default=0) > row + _LATE_ROWS and max(ends, default=0) <= row:
         return True
-    told = [progress.get(rank, 0) > row for rank in missing]
+    told = [progress.get(rank, 0) > row for rank in missing - leaving_out]
     return bool(told) and all(told)
 
 

@@ -23,7 +23,7 @@ from whystuck.parse.logs.join import LogIndex
 from whystuck.parse.logs.lines.lines import MAX_TEXT
 from whystuck.parse.logs.lines.members import name_member
 from whystuck.parse.logs.log_inputs import LogInput
-from whystuck.parse.logs.overcome import find_good_end, goes_on, is_overcome
+from whystuck.parse.logs.overcome import find_good_end, goes_on, is_overcome, list_leaving_out
 from whystuck.parse.logs.owners.known_logs import KnownLog
 from whystuck.parse.logs.owners.sole_failures import name_sole_failure
 from whystuck.parse.logs.parts import EventSeen
@@ -145,7 +145,7 @@ def _make_events(
     index: LogIndex, log: KnownLog, signatures: Sequence[Signature]
 ) -> Iterator[LogEvent]:
     told = [trace for trace in log.source.part.traces if trace.is_told]
-    end = find_good_end(log, signatures)
+    end, leaving_out = find_good_end(log, signatures), list_leaving_out(log, signatures)
     for seen in log.source.part.events:
         signature = signatures[seen.signature]
         if seen.line.is_kernel and signature.id == _RAISED:
@@ -172,7 +172,7 @@ def _make_events(
             action=signature.action,
             is_hardware=signature.is_hardware,
             severity=signature.severity,
-            is_past=seen.row < end or is_overcome(log, seen, signature, owner.rank),
+            is_past=seen.row < end or is_overcome(log, seen, signature, owner.rank, leaving_out),
         )
 
 

@@ -20,6 +20,8 @@ _CHECKPOINT = re.compile(
     r"|(?:^|[/_.-])(?:save|state|weights)",
     re.IGNORECASE,
 )
+# Indices and caches of data that a program builds before it trains.
+_INDEX = re.compile(r"idx|index|indices|\.npy$|\.arrow$|mmap|cache|tokeni[sz]ed", re.IGNORECASE)
 _LOG = re.compile(r"\.(?:log|out|err|txt|json|jsonl|csv)$")
 
 
@@ -51,6 +53,21 @@ def find_growth(events: Iterable[LogEvent]) -> Growth | None:
     return grown[0] if len(grown) == 1 else None
 
 
+def find_index_growth(events: Iterable[LogEvent]) -> Growth | None:
+    """Find an index of data that was larger at each look than before, the last look included."""
+    looks: dict[tuple[str, str], list[LogEvent]] = {}
+    for event in events:
+        name = event.groups.get("file", "") if event.signature == "table.size" else ""
+        if _INDEX.search(name) and not _LOG.search(name):
+            looks.setdefault((event.artifact, name), []).append(event)
+    # A whole path is that of one file.
+    grown = [
+        _measure(told, _LOOKS_APART if name.startswith("/") else _LOOKS)
+        for (_, name), told in looks.items()
+    ]
+    return next((one for one in grown if one is not None), None)
+
+
 def find_writing(events: Iterable[LogEvent], pid: int) -> Growth | None:
     """Find that a process had written more at each look, the last look included."""
     told = [
@@ -73,10 +90,10 @@ def _count_parts(told: list[LogEvent]) -> Growth | None:
     return Growth(told[-1].groups["file"], 0.0, told[-1])
 
 
-def _measure(told: list[LogEvent]) -> Growth | None:
+def _measure(told: list[LogEvent], looks: int = _LOOKS) -> Growth | None:
     sizes = [int(one.groups["bytes"]) for one in told]
     apart = [int(one.groups.get("apart", "0")) for one in told]
-    least = _LOOKS_APART if all(apart) else _LOOKS
+    least = _LOOKS_APART if all(apart) else looks
     if len(sizes) < least or sizes != sorted(set(sizes)):
         return None
     first, last = (int(one.groups["s"]) for one in (told[0], told[-1]))

@@ -5,7 +5,9 @@ from __future__ import annotations
 from whystuck.diagnose.logs.cases.compiling.recompiles import make_recompiles
 from whystuck.diagnose.logs.cases.config import make_config_errors
 from whystuck.diagnose.logs.cases.costs.breakdowns import make_breakdowns
+from whystuck.diagnose.logs.cases.costs.pageable import make_pageable
 from whystuck.diagnose.logs.cases.costs.profiles import make_profiles
+from whystuck.diagnose.logs.cases.costs.run_paces import make_run_paces
 from whystuck.diagnose.logs.cases.devices.abnormal import make_abnormal
 from whystuck.diagnose.logs.cases.devices.absent import make_absent
 from whystuck.diagnose.logs.cases.devices.device_faults import make_device_fault
@@ -22,6 +24,7 @@ from whystuck.diagnose.logs.cases.devices.power_limits import make_power_limits
 from whystuck.diagnose.logs.cases.devices.shared_devices import make_unbound
 from whystuck.diagnose.logs.cases.devices.told_errors import make_told_errors
 from whystuck.diagnose.logs.cases.devices.wrong_sums import make_wrong_sums
+from whystuck.diagnose.logs.cases.late_phases import make_late_phases
 from whystuck.diagnose.logs.cases.network.blocked import make_blocked
 from whystuck.diagnose.logs.cases.network.clocks_off import make_clocks_off
 from whystuck.diagnose.logs.cases.network.interfaces import make_unaddressed
@@ -37,6 +40,7 @@ from whystuck.diagnose.logs.cases.ops.crossed import make_crossed
 from whystuck.diagnose.logs.cases.ops.crossed_orders import make_crossed_orders
 from whystuck.diagnose.logs.cases.ops.held_back import make_held_back
 from whystuck.diagnose.logs.cases.ops.horovod import make_horovod_mismatch
+from whystuck.diagnose.logs.cases.ops.left_alone import make_left_alone
 from whystuck.diagnose.logs.cases.ops.left_behind import make_left_behind
 from whystuck.diagnose.logs.cases.ops.left_out import make_left_out
 from whystuck.diagnose.logs.cases.ops.mismatch import make_mismatches
@@ -159,6 +163,7 @@ MAKERS: tuple[Maker, ...] = (
     make_process_states,
     make_elsewhere,
     make_left,
+    make_left_alone,
     make_ended_early,
     make_gone_peers,
     make_transfer_rings,
@@ -190,6 +195,7 @@ MAKERS: tuple[Maker, ...] = (
     make_port_errors,
     make_pairs,
     make_calls,
+    make_late_phases,
     make_short_limits,
     make_timeouts,
     make_lost,
@@ -213,5 +219,7 @@ MAKERS: tuple[Maker, ...] = (
     make_kernel_shares,
     make_profiles,
     make_breakdowns,
+    make_pageable,
+    make_run_paces,
     make_comm_phases,
 )

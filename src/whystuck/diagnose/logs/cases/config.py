@@ -14,6 +14,7 @@ from whystuck.diagnose.algorithms.failures.causes import name_known, write_excep
 from whystuck.diagnose.algorithms.failures.config_errors import ConfigError, find_config_error
 from whystuck.diagnose.algorithms.failures.config_kinds import KINDS
 from whystuck.diagnose.algorithms.stacks.frames import describe_place, find_user_frame
+from whystuck.diagnose.logs.cases.devices.device_memory import count_filled
 from whystuck.diagnose.logs.cases.network.rendezvous_lines import has_twins, list_twins
 from whystuck.diagnose.logs.cases.parts import find_time, is_said, list_victims, place_exceptions
 from whystuck.diagnose.logs.story import OWN, Case
@@ -24,7 +25,10 @@ from whystuck.evidence.logs.lines import LogEvent
 from whystuck.evidence.ranks import name_ranks
 
 # What a rank's own code does before the environment matters to it; the others are everybody's.
-_OF_RANK = {"module", "library", "library-version", "build", "device", "fork", "environment"}
+_OF_RANK = {
+    "module", "library", "library-version", "build", "device", "device-taken", "fork",
+    "environment",
+}  # fmt: skip
 _NOT_OF_RANKS = {
     "port",
     "versions",
@@ -215,6 +219,8 @@ def _find_ranks(view: LogView, mistake: _Mistake) -> tuple[int, ...]:
         # Where no host is named, the rank that says so stands for its own, beside others.
         written = frozenset[int]().union(*(file.ranks for file in view.files))
         return ranks if written - set(ranks) and not view.is_everywhere(ranks) else ()
+    if mistake.error.kind.name == "device-taken" and count_filled(view) == len(ranks):
+        return ranks
     raised = {item.rank for item in view.exceptions} - set(ranks) - {-1}
     if mistake.error.kind.name not in _OF_RANK or view.is_everywhere(ranks) or not raised:
         return ()

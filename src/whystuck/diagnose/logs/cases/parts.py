@@ -167,7 +167,9 @@ def find_sole_abort(view: LogView, events: Sequence[LogEvent]) -> ExitRecord | N
     return end if end.signal == _SIGABRT and {end.artifact} == places else None
 
 
-def stands_before(event: LogEvent | ExitRecord, waits: Sequence[LogEvent]) -> bool:
+def stands_before(
+    event: LogEvent | ExitRecord, waits: Sequence[LogEvent | PythonException]
+) -> bool:
     """Tell whether a line stands above those of ranks that gave up: what ends then ends by that.
 
     Of lines in another log, only their times tell.

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
+from whystuck.diagnose import codes
 from whystuck.diagnose.context.scene import Scene
+from whystuck.diagnose.logs.log_rule import tell_case
 from whystuck.diagnose.policy import Policy
 from whystuck.diagnose.traces.cost_rule import CostRule, Told, cite, name_who
 from whystuck.diagnose.traces.costs import name_share
@@ -30,6 +32,10 @@ class PageableCopies(CostRule):
     device. Copies that lie under computation cost nothing and are not told. `details`: `kind` of
     the copies, `mib_per_step`, `gbps` (mean), `copies_per_step`.
 
+    Of logs, from copies that `nsys analyze` lists and that come again and again, each for 5 %
+    of the time until the next one, or from a table of `torch.profiler` where they take a tenth of
+    the time of the device. `details`: `kind`, `share`.
+
     ## False alarms
 
     Copies that are made once, such as loading a checkpoint, in a trace without steps.
@@ -39,8 +45,9 @@ class PageableCopies(CostRule):
     Pin the memory on the host, and copy without waiting.
     """
 
-    code = "P507"
+    code = codes.PAGEABLE_COPIES
     name = "pageable-copies"
+    needs = ("traces", "logs")
     remedies: ClassVar[tuple[str, ...]] = (
         "`DataLoader(..., pin_memory=True)` and `batch.to(device, non_blocking=True)`",
         "for own buffers: `torch.empty(..., pin_memory=True)` once, and copy into it",
@@ -48,6 +55,7 @@ class PageableCopies(CostRule):
 
     def check(self, scene: Scene, policy: Policy) -> Iterator[Finding]:
         """Yield a finding when pageable copies are exposed."""
+        yield from (tell_case(self, case) for case in scene.story.of(self.code))
         facts = scene.traces
         cost = facts.copies
         if cost.impact < policy.cost_note_share:

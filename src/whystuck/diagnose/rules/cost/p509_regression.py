@@ -8,8 +8,11 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
+from msgspec.structs import replace
 
+from whystuck.diagnose import codes
 from whystuck.diagnose.context.scene import Scene
+from whystuck.diagnose.logs.log_rule import tell_case
 from whystuck.diagnose.policy import Policy
 from whystuck.diagnose.rule import Blame, Rule
 from whystuck.diagnose.traces.columns import read_table
@@ -80,7 +83,11 @@ class Regression(Rule):
     rank is named when its own time, without waits for communication, explains at least half of the
     change, when that is significant, and when the other ranks, at least as many, did not change.
 
-    Of the `details`, `step_ms` has the mean step of both runs and the 95 % interval of the
+    Of texts that people paste: the pace that a loop prints for steps of the same numbers in two
+    runs, whose names stand before the lines (`old:`, `24.03:`), where one takes a tenth longer. Of
+    these, the `details` are `runs` and `times`.
+
+    Of the other `details`, `step_ms` has the mean step of both runs and the 95 % interval of the
     difference, empty when it is unknown. `changes` lists `name`, `kind` (`kernel`, `copy`, `op`,
     `call`, `python`, `annotation`, `idle` or `rest`), the ms of a step in both runs, the
     difference, and its share of that of the step; the entries add up to it. `classes` is the same
@@ -97,10 +104,10 @@ class Regression(Rule):
     both runs again, in turns, to see that the difference stays.
     """
 
-    code = "P509"
+    code = codes.REGRESSION
     name = "regression"
     severity = Severity.ERROR
-    needs = ("traces",)
+    needs = ("traces", "logs")
     remedies: ClassVar[tuple[str, ...]] = (
         "look at the first changes listed, and at the ops around them in the tree of calls",
         "trace both versions again, in turns on the same machines, to see that it stays",
@@ -108,6 +115,8 @@ class Regression(Rule):
 
     def check(self, scene: Scene, policy: Policy) -> Iterator[Finding]:
         """Yield a finding when two runs were compared and a step takes another time."""
+        for case in scene.story.of(self.code):
+            yield replace(tell_case(self, case), severity=Severity.WARNING)
         traces = scene.evidence.traces
         summary = read_table(traces, "diff_summary")
         if len(summary) != 1:
@@ -136,9 +145,6 @@ class Regression(Rule):
         )
         if step.delta_ns > 0 and is_large:
             return finding
-        # `replace` of msgspec keeps the structure frozen.
-        from msgspec.structs import replace
-
         return replace(finding, severity=Severity.NOTE, remedies=[])
 
 

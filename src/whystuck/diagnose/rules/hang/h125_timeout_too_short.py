@@ -37,7 +37,8 @@ class TimeoutTooShort(Rule):
 
     In texts that people paste: an operation whose times a program prints takes longer each time,
     up to the limit, and the next one would be beyond it. It is `likely` where that one began and
-    did not end, and else `possible`.
+    did not end, and else `possible`. Or the rank that was waited for says, below those that gave
+    up, how long what it did took, and that is longer than the limit (`likely`).
 
     ## False alarms
 

@@ -8,9 +8,12 @@ from itertools import chain
 from whystuck.parse.logs.blocks.calls.group_notes import find_group_notes
 from whystuck.parse.logs.blocks.calls.rank_steps import find_rank_steps
 from whystuck.parse.logs.blocks.calls.skip_guards import find_skip_guards
+from whystuck.parse.logs.blocks.rank_notes import find_rank_notes
 from whystuck.parse.logs.blocks.rank_tables.rank_types import find_rank_types
 from whystuck.parse.logs.blocks.stacks.same_process import find_same_process
 from whystuck.parse.logs.blocks.tables.durations import find_durations
+from whystuck.parse.logs.blocks.tables.phase_times import find_phase_times
+from whystuck.parse.logs.blocks.tables.run_rates import find_run_rates
 from whystuck.parse.logs.blocks.tables.step_rates import find_step_rates
 from whystuck.parse.logs.blocks.tables.step_times import find_step_times
 from whystuck.parse.logs.blocks.tables.tabled import TabledSeen
@@ -26,11 +29,14 @@ _FINDERS = (
     find_same_process,
     find_step_times,
     find_rank_steps,
+    find_run_rates,
+    find_rank_notes,
+    find_phase_times,
 )
 
 
 def find_notes(data: bytes, row: int) -> Iterator[TabledSeen]:
-    """Find what a text says of groups, types, work, steps, what takes how long, and of stacks.
+    """Find what a text says of groups, types, work, pace, durations, ranks, and of stacks.
 
     Args:
         data: The text.

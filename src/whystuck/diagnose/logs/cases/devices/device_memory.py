@@ -28,6 +28,8 @@ _HOLDS = re.compile(r"\bProcess (\d{1,9}) has ([\d.]{1,9} [KMG]iB) memory in use
 # Whose memory it is, by the number that the process itself has for it.
 _DEVICE = re.compile(r"\b(?:GPU|NPU|XPU|MLU) (\d{1,3})(?:;| has a total)")
 _FEW = 2
+# Memory in use, beside that of a device with nothing on it.
+_FILLED_MIB, _FILLED_TIMES = 500.0, 10.0
 _MIB = {"KiB": 1 / 1024, "MiB": 1.0, "GiB": 1024.0}
 
 
@@ -69,6 +71,18 @@ def make_device_memory(view: LogView) -> Iterator[Case]:
         remedies=remedies,
         support=ALOOF if is_survived else LINKED,
     )
+
+
+def count_filled(view: LogView) -> int:
+    """Count the devices whose memory is in use, where a tool shows most others to be empty."""
+    used = {
+        (event.groups.get("host") or "", event.groups["index"]): float(event.groups["memory"])
+        for event in view.list_signatures("table.device")
+        if event.groups.get("memory")
+    }
+    least = max(_FILLED_MIB, _FILLED_TIMES * min(used.values(), default=0.0))
+    filled = sum(value >= least for value in used.values())
+    return filled if 2 * filled < len(used) else 0
 
 
 def _find_ranks_of_devices(view: LogView, texts: Sequence[str]) -> tuple[int, ...]:

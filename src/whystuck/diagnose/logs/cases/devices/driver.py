@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+import re
+from collections.abc import Collection, Iterator, Sequence
 
 from whystuck.diagnose import codes
 from whystuck.diagnose.context.device_facts import cite_device
 from whystuck.diagnose.logs.story import OUTSIDE, Case
 from whystuck.diagnose.logs.view import LogView, is_same_host
 from whystuck.evidence.finding import Confidence
+from whystuck.evidence.logs.lines import LogEvent
 from whystuck.evidence.nodes.devices import DeviceEntry, DeviceState
 from whystuck.evidence.ranks import name_ranks
 
 # A program can cause these by itself: NVIDIA's catalogue calls them errors of applications.
+# `waiting for RPC response from GPU6 GSP!`
+_NUMBER = re.compile(r"\bGPU ?(\d{1,3}) GSP\b")
 _OF_PROGRAMS = frozenset({13, 31, 43, 45})
 
 
@@ -34,6 +38,13 @@ def find_told_ranks(view: LogView, node: str) -> frozenset[int]:
         if _find_trouble(state.entry) is not None and (not node or is_same_host(state.node, node))
     ]
     return frozenset(told[0]) if len(told) == 1 else frozenset()
+
+
+def find_silent_ranks(view: LogView, events: Sequence[LogEvent]) -> frozenset[int]:
+    """Return the one rank that somebody calls silent, where its number is that of the device."""
+    told = {int(match[1]) for event in events for match in _NUMBER.finditer(event.text)}
+    silent = {int(event.groups["of"]) for event in view.list_signatures("note.silent")}
+    return frozenset(told) if told == silent and len(told) == 1 else frozenset()
 
 
 def _find_trouble(entry: DeviceEntry) -> tuple[str, str, int | None] | None:

@@ -8,7 +8,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from whystuck.diagnose import codes
-from whystuck.diagnose.logs.cases.devices.driver import find_told_ranks, make_told_by_driver
+from whystuck.diagnose.logs.cases.devices.driver import (
+    find_silent_ranks,
+    find_told_ranks,
+    make_told_by_driver,
+)
 from whystuck.diagnose.logs.cases.devices.following import (
     LACKS_DEVICES,
     LOST,
@@ -178,7 +182,7 @@ def _find_ranks(view: LogView, trouble: _Trouble, reach: frozenset[int]) -> froz
         found = [view.find_rank_of_pid(number, trouble.node) for number in numbers]
         ranks = frozenset(rank for rank in found if rank is not None)
     if not ranks and trouble.bus:
-        ranks = find_told_ranks(view, trouble.node)
+        ranks = find_told_ranks(view, trouble.node) or find_silent_ranks(view, trouble.events)
     if not ranks and trouble.bus:
         # A device without a name: a single rank of its host that met a device error is its own.
         met = view.list_signatures("cuda.", "rocm.", "xpu.")
@@ -220,7 +224,7 @@ def _make_case(
     where = f" of {name_ranks(ranks)}" if ranks else ""
     on = f" on {trouble.node}" if trouble.node else ""
     # That ranks have the numbers of their devices is what a person says.
-    is_guessed = any(view.list_signatures("table.rank_is_device"))
+    is_guessed = any(view.list_signatures("table.rank_is_device", "note.silent"))
     # So is it where only the clocks of the two fit.
     struck = [event for event in _list_struck(view, trouble) if event.rank in ranks]
     is_guessed |= any(event.attempt < view.last_attempt for event in struck)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from whystuck.diagnose import codes
 from whystuck.diagnose.logs.story import WAIT, Case
-from whystuck.diagnose.logs.view import LogView
+from whystuck.diagnose.logs.view import LogView, is_same_host
 from whystuck.evidence.finding import Confidence
 from whystuck.evidence.logs.lines import LogEvent
 
@@ -53,7 +53,7 @@ def make_port_errors(view: LogView) -> Iterator[Case]:
         port = ports.setdefault(key, _Port(event.node, key[1]))
         port.counts[event.groups["what"]] = int(event.groups["count"])
         port.events.append(event)
-    slow = _list_slow(view)
+    slow = _list_slow(view) | _list_noted(view, ports)
     bad = [
         port
         for key, port in ports.items()
@@ -102,6 +102,12 @@ def _list_slow(view: LogView) -> set[tuple[str, str]]:
         for card, rate in cards.items()
         if len(cards) >= _LEAST_PORTS and 2 * rate <= usual[host]
     }
+
+
+def _list_noted(view: LogView, ports: Iterable[tuple[str, str]]) -> set[tuple[str, str]]:
+    """Find the ports of hosts of which somebody says that all pairs with them are slow."""
+    hosts = {event.groups["host"] for event in view.list_signatures("note.slow_host")}
+    return {(host, card) for host, card in ports if any(is_same_host(host, one) for one in hosts)}
 
 
 def _is_odd(port: _Port, ports: list[_Port]) -> bool:

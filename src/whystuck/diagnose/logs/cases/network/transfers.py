@@ -16,6 +16,17 @@ from whystuck.evidence.logs.lines import LogEvent
 # what EFA says.
 _GAVE_UP = re.compile(
     r"(?:status=|with error )12\b|RETRY_EXC|vendor[_ ]err[= ]?129\b|[Uu]nresponsive receiver"
+    r"|[Uu]n(?:reachable|responsive) remote\b"
+)
+# EFA tells a peer that never answered from one that did so before; only packets that are neither
+# TCP nor UDP are lost where a security group does not name all protocols.
+_NEVER = re.compile(r"never received a response|[Uu]nreachable remote\b")
+_LET_THROUGH = (
+    (
+        "the security group of both hosts must let all protocols (-1) in from itself and out to "
+        "itself: packets of EFA are neither TCP nor UDP, and ping and iperf tell nothing of them"
+    ),
+    "fi_pingpong -p efa -e rdm   # between both hosts, without NCCL",
 )
 # Nearer to a cause than that ranks waited or lost each other, which may both follow from it.
 _TIER = WAIT - 1
@@ -54,12 +65,8 @@ def make_transfers(view: LogView) -> Iterator[Case]:
     count = max(len(hosts), len(peers))
     is_star = len(shared) == 1 and count >= _MANY
     between = " and ".join(nodes) if len(nodes) > 1 else f"{nodes[0]} and others" if nodes else ""
-    why = (
-        f"{count} hosts failed with {nodes[0]} and with no other: it, its cards or its way "
-        "into the fabric"
-        if is_star
-        else "the way between both ends failed, or the other end was gone"
-    )
+    is_never = all(map(_NEVER.search, (event.text for event in events)))
+    why = _explain(nodes[0] if is_star else "", count, is_never=is_never)
     yield Case(
         code=codes.TRANSFER_STALLED,
         summary=f"a transfer {f'between {between} ' if between else ''}was sent again until the "
@@ -70,13 +77,27 @@ def make_transfers(view: LogView) -> Iterator[Case]:
         lines=tuple(events[:_MAX_LINES]),
         exceptions=find_exceptions(view, events),
         time=find_time(events),
-        confidence=Confidence.LIKELY if is_star else Confidence.POSSIBLE,
+        confidence=Confidence.LIKELY if is_star or is_never else Confidence.POSSIBLE,
         details={"ends": [list(pair) for pair in pairs[:_MAX_LINES]]},
-        remedies=tuple(
+        remedies=_LET_THROUGH
+        if is_never
+        else tuple(
             f"on {node}: `ibstat`, `rdma link`, `ethtool -S` of its cards: errors, link changes"
             for node in nodes[:_PAIR]
         ),
     )
+
+
+def _explain(star: str, count: int, *, is_never: bool) -> str:
+    """Write what may be behind it; ``star`` is the host with which so many others failed."""
+    if star:
+        return (
+            f"{count} hosts failed with {star} and with no other: it, its cards or its way into "
+            "the fabric"
+        )
+    if is_never:
+        return "nothing ever came back: its packets are not let through, or the other end was gone"
+    return "the way between both ends failed, or the other end was gone"
 
 
 def _name_addresses(view: LogView) -> dict[str, str]:

@@ -18,6 +18,7 @@ from whystuck.diagnose.logs.cases.parts import (
 from whystuck.diagnose.logs.story import NOTE, OWN, PARTED, Case
 from whystuck.diagnose.logs.view import LogView
 from whystuck.evidence.finding import Confidence
+from whystuck.evidence.live import PythonException
 from whystuck.evidence.logs.lines import LogEvent
 from whystuck.evidence.ranks import name_ranks
 
@@ -58,7 +59,7 @@ def make_left(view: LogView) -> Iterator[Case]:
     waits = [event for event in view.list_signatures(*WAITS) if is_said(event)]
     raised = tuple(item for item in view.exceptions if is_timeout(item))
     waiting = {*list_ranks(waits), *list_ranks(raised)}
-    told = _list_leavers(view, waits)
+    told = list_leavers(view, waits)
     waiting -= _list_behind_loop(waits, set(told) & waiting)
     # What all say is the normal end of a loop.
     if not told or not waiting or waiting & told.keys() or len(told) > len(waiting):
@@ -76,11 +77,11 @@ def make_left(view: LogView) -> Iterator[Case]:
         lines=(*told.values(), *waits)[:_MAX_LINES],
         exceptions=raised,
         time=find_time(told.values()),
-        confidence=Confidence.POSSIBLE if _speaks_for_all(view, ranks) else Confidence.LIKELY,
+        confidence=Confidence.POSSIBLE if speaks_for_all(view, ranks) else Confidence.LIKELY,
     )
 
 
-def _list_leavers(view: LogView, waits: Sequence[LogEvent]) -> dict[int, LogEvent]:
+def list_leavers(view: LogView, waits: Sequence[LogEvent | PythonException]) -> dict[int, LogEvent]:
     """Return the ranks that say that they leave the loop, and what they say first.
 
     That a loop ended, or groups are destroyed, is said by a rank that failed as well, and by the
@@ -94,7 +95,7 @@ def _list_leavers(view: LogView, waits: Sequence[LogEvent]) -> dict[int, LogEven
             (weak if event.signature in _WEAK else told).setdefault(rank, event)
     failed = {item.rank for item in view.exceptions if not is_timeout(item)}
     weak = {} if -1 in failed else {rank: weak[rank] for rank in weak.keys() - failed}
-    return told or ({} if _speaks_for_all(view, tuple(weak)) else weak)
+    return told or ({} if speaks_for_all(view, tuple(weak)) else weak)
 
 
 def _list_behind_loop(waits: Sequence[LogEvent], leavers: set[int]) -> set[int]:
@@ -114,7 +115,7 @@ def _find_leaver(event: LogEvent) -> int:
     return int(named) if named.isdecimal() else event.rank
 
 
-def _speaks_for_all(view: LogView, ranks: Sequence[int]) -> bool:
+def speaks_for_all(view: LogView, ranks: Sequence[int]) -> bool:
     """Tell whether it may be the one rank that prints what all of them do."""
     printing = frozenset[int]().union(*(file.loss_ranks for file in view.files))
     return set(ranks) == {0} and len(printing) < _FEW

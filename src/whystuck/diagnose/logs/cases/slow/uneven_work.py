@@ -61,11 +61,14 @@ def make_uneven_work(view: LogView) -> Iterator[Case]:
     last = [max(one, key=lambda each: each.ms) for one in rounds]
     slowest = sorted({each.rank for each in last})
     worst = max(last, key=lambda each: each.ms)
-    middle = median(each.ms for each in told)
+    middle, least = median(each.ms for each in told), min(each.ms for each in told)
+    usual = f"the median is {middle:.0f} ms"
+    if worst.ms < _UNEVEN * middle:
+        usual = f"the least is {least:.0f} ms"
     yield Case(
         code=codes.IMBALANCE,
         summary=f"ranks have unequal work: the time of a step follows how much a rank has to do, "
-        f"up to {worst.ms:.0f} ms for {worst.work} where the median is {middle:.0f} ms; no rank is "
+        f"up to {worst.ms:.0f} ms for {worst.work} where {usual}; no rank is "
         f"slow ({name_ranks(slowest)} {'was' if len(slowest) == 1 else 'were'} last in "
         f"{len(rounds)} step{'s' * (len(rounds) > 1)})",
         tier=NOTE,
@@ -164,7 +167,9 @@ def _is_uneven(told: Sequence[_Told]) -> bool:
     late = 0
     for one in rounds:
         times = [each.ms for each in one]
-        late += max(times) > max(_UNEVEN * median(times), median(times) + _LEAST_MS)
+        # Where few have less to do, it is the most of them that are waited for.
+        usual = min(median(times), fmean(times))
+        late += max(times) > max(_UNEVEN * usual, usual + _LEAST_MS)
     least = _FEW_STEPS if _moves(told) else _LEAST_RANKS
     return len(rounds) >= least and late > _MOST * len(rounds)
 

@@ -14,6 +14,7 @@ from whystuck.parse.logs.lines.lines import LogLine
 
 DEVICE_MARKS = (
     b"temperature.gpu",
+    b"memory.used",
     b"clocks.current",
     b"clocks.sm",
     b"clocks.gr",
@@ -104,6 +105,7 @@ _COLUMNS = {
     "clock": ("clocks.current.sm", "clocks.sm", "clocks.gr", "clocks.current.graphics", "pclk"),
     "temperature": ("temperature.gpu", "gtemp"),
     "busy": ("utilization.gpu", "sm"),
+    "memory": ("memory.used",),
     "reasons": ("clocks_event_reasons.active", "clocks_throttle_reasons.active"),
     "bus": ("pci.bus_id", "gpu_bus_id"),
     "width": ("pcie.link.width.current",),
@@ -111,7 +113,7 @@ _COLUMNS = {
     "speed": ("pcie.link.gen.current", "pcie.link.gen.gpucurrent"),
     "most_speed": ("pcie.link.gen.max",),
 }
-_TELLING = {"bus", "clock", "reasons", "speed", "temperature", "width"}
+_TELLING = {"bus", "clock", "memory", "reasons", "speed", "temperature", "width"}
 _FLAGS = re.compile(r"clocks_(?:event|throttle)_reasons\.((?:hw|sw_thermal)\w*)")
 # The command that asks for columns, whose names may be left out of what it prints.
 _ASKED = re.compile(r"--query-gpu[= ]['\"]?([\w.,]{3,600})")

@@ -16,7 +16,11 @@ _LOCAL_ENVIRON = re.compile(r"(?<![\w-])LOCAL_RANK=['\"]?(\d{1,4})(?![\w.])")
 # A word about it behind the command, in brackets or as a comment.
 _SAID = re.compile(
     r"\s(?:[#\[(<]|<-{1,3}|-{2,3}>?)\s?(?:this is |is |= ?|global )?rank[ =:_#]{0,2}(\d{1,7})"
-    r"[\])>]?[\s.]{0,8}$",
+    r"(?:[,;](?![^()\[\]]{0,60}rank)[^()\[\]]{0,60})?[\])>]?[\s.]{0,8}$",
+    re.IGNORECASE,
+)
+_LOCAL_SAID = re.compile(
+    r"\s(?:[#\[(<]|<-{1,3}|-{2,3}>?)\s?local[-_ ]rank[ =:_#]{0,2}(\d{1,4})[\])>]?[\s.]{0,8}$",
     re.IGNORECASE,
 )
 
@@ -29,5 +33,5 @@ def find_rank(command: str) -> int:
 
 def find_local_rank(command: str) -> int:
     """Return the local rank that launchers give by an option, or people add, -1 where none is."""
-    found = _LOCAL.search(command) or _LOCAL_ENVIRON.search(command)
+    found = _LOCAL.search(command) or _LOCAL_ENVIRON.search(command) or _LOCAL_SAID.search(command)
     return int(found[1]) if found else -1

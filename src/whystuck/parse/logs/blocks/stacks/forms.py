@@ -34,7 +34,10 @@ _GDB = re.compile(
     r"(?: \"(?P<name>[^\"]{0,200})\")?"
 )
 GDB_BARE = re.compile(r"^\s*(?:\(gdb\) )?#0\s+0x[0-9a-f]{6,16} in ")
-PROCESS = re.compile(r"^\s*Process (\d{1,10}): ?(.{0,2000})$")
+# The number of a process may have a word behind it: `Process 4120 (rank 3): python train.py`.
+_PROCESS = re.compile(
+    r"^\s*Process (?P<pid>\d{1,10})(?: ?[(\[](?P<said>[^()\[\]]{1,80})[)\]])?: ?(?P<run>.{0,2000})$"
+)
 # People say behind a frame who called it, to have fewer lines.
 _CALLER = r"(?:\s{1,8}<- .{1,200})?"
 _SPY_FRAME = re.compile(
@@ -99,6 +102,14 @@ def find_locals(text: str) -> int:
     """Return how far in the variables of a frame stand that a line begins to show, -1 if none."""
     found = _LOCALS.match(text)
     return len(found[1]) if found else -1
+
+
+def find_process(text: str) -> tuple[int, str] | None:
+    """Find the head of a process: its number, and its command with what is said behind either."""
+    match = _PROCESS.match(text)
+    if match is None:
+        return None
+    return int(match["pid"]), match["run"] + (f" ({match['said']})" if match["said"] else "")
 
 
 def find_head(text: str) -> re.Match[str] | None:

@@ -21,7 +21,6 @@ from whystuck.parse.logs.blocks.stacks.forms import (
     COMMAND,
     GDB_BARE,
     GDB_NOISE,
-    PROCESS,
     SPY,
     clean_line,
     cut_lead,
@@ -30,6 +29,7 @@ from whystuck.parse.logs.blocks.stacks.forms import (
     find_head,
     find_locals,
     find_pid,
+    find_process,
     make_thread,
     name_source,
     read_frame,
@@ -253,15 +253,15 @@ class StackReader:
             return True
         if COMMAND.search(text):
             self._parent = 0
-        if match := PROCESS.match(text):
+        if process := find_process(text):
             is_near = self._lines - self._heading.seen <= _MAX_PREAMBLE
-            pid, named = int(match[1]), self._heading.rank_pid
+            (pid, command), named = process, self._heading.rank_pid
             is_own = is_near and not self._heading.pid and named in (0, pid)
             told = self._heading if is_own else _Heading()
-            rank = find_rank(match[2]) if told.rank == UNKNOWN_RANK else told.rank
+            rank = find_rank(command) if told.rank == UNKNOWN_RANK else told.rank
             node = self._heading.node if is_near else ""
             self._heading = _Heading(
-                rank, pid, match[2], self._lines, 0, writer, node, told.local, told.others
+                rank, pid, command, self._lines, 0, writer, node, told.local, told.others
             )
         elif self._open and (odd := find_odd_heading(text[:200])):
             own = read_heading_pid(text)

@@ -57,6 +57,7 @@ from whystuck.parse.logs.blocks.rank_tables.rank_values import VALUE_MARKS, Valu
 from whystuck.parse.logs.blocks.stacks.kernel_waits import WAIT_MARKS, WaitReader
 from whystuck.parse.logs.blocks.stacks.process_rows import PROCESS_MARKS, ProcessReader
 from whystuck.parse.logs.blocks.tables.batch_counts import BATCH_MARKS, BatchReader
+from whystuck.parse.logs.blocks.tables.copy_rows import COPY_MARKS, CopyReader
 from whystuck.parse.logs.blocks.tables.kernel_shares import KERNEL_MARKS, KernelReader
 from whystuck.parse.logs.blocks.tables.none_left import NONE_MARKS, NoneReader
 from whystuck.parse.logs.blocks.tables.profiles import PROFILE_MARKS, ProfileReader
@@ -107,6 +108,7 @@ _READERS: tuple[tuple[tuple[bytes, ...], Callable[[], RowReader]], ...] = (
     (SPLIT_MARKS, SplitReader),
     (KERNEL_MARKS, KernelReader),
     (PROFILE_MARKS, ProfileReader),
+    (COPY_MARKS, CopyReader),
     (PING_MARKS, PingReader),
     (SOCKET_MARKS, SocketReader),
     (SUM_MARKS, SumReader),

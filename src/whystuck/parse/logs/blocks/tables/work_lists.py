@@ -19,17 +19,18 @@ _LEAST, _MOST = 3, 256
 _MOST_APART = 8
 _HINT = re.compile(rb"(?:ms|\bs|_s|secs?|seconds)[)\] :=\[]{1,5}\d[\d.]*[ ,]{1,3}\d")
 _LIST = re.compile(
-    r"(?<![\w.])(?P<name>[A-Za-z_]{1,24}(?: ?[(\[][A-Za-z]{1,8}[)\]])?) ?[:=]? ?[\[(]?\s?"
+    r"(?<![\w.])(?P<name>(?:[A-Za-z_+/]{1,24} ){0,2}[A-Za-z_+/]{1,24}"
+    r"(?: ?[(\[][A-Za-z]{1,8}[)\]])?) ?[:=]? ?[\[(]?\s?"
     r"(?P<list>\d{1,12}(?:\.\d{1,6})?(?:[ ,]{1,3}\d{1,12}(?:\.\d{1,6})?){2,255})\b(?!\.\d)"
 )
 _NUMBER = re.compile(r"[\d.]+")
 _WORK = re.compile(
     r"(?:n_|num_)?(?:tokens?|toks?|samples?|seqs?|seq_?lens?|frames?|nodes?|edges?|atoms?|points?"
-    r"|images?|pixels?|patches)",
+    r"|images?|pixels?|patches)(?: ?/ ?(?:rank|gpu)| (?:per|of each|by) (?:rank|gpu))?",
     re.IGNORECASE,
 )
 _TIME = re.compile(
-    r"(?:(?:compute|fwd|forward|bwd|backward|step|time|took|times)[ _]?)?[(\[]?"
+    r"(?:(?:compute|fwd|forward|bwd|backward|step|iter|total|times?|took)[ _+/]{0,3}){0,4}[(\[]?"
     r"(?P<unit>ms|s|secs?|seconds)[)\]]?",
     re.IGNORECASE,
 )
@@ -70,10 +71,10 @@ def _read_lists(line: str) -> list[tuple[str, str]]:
     if _OTHERS.search(line):
         return []
     for match in _LIST.finditer(line):
-        values = _NUMBER.findall(match["list"])
-        if _WORK.fullmatch(match["name"]):
+        values, name = _NUMBER.findall(match["list"]), match["name"]
+        if _WORK.fullmatch(name) or _WORK.fullmatch(name.rpartition(" ")[2]):
             work = [value for value in values if value.isdecimal()]
-        elif unit := _TIME.fullmatch(match["name"]):
+        elif unit := _TIME.fullmatch(name):
             scale = 1.0 if unit["unit"].lower() == "ms" else _MS
             times = [str(float(value) * scale) for value in values]
     is_pair = len(work) == len(times) and _LEAST <= len(work) <= _MOST

@@ -1,0 +1,66 @@
+"""H103 as those tell it that are left: they lost a peer, which had said that it leaves."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from whystuck.diagnose import codes
+from whystuck.diagnose.algorithms.failures.causes import is_cascade, is_timeout
+from whystuck.diagnose.logs.cases.ops.uneven import list_leavers, speaks_for_all
+from whystuck.diagnose.logs.cases.parts import find_time, is_said, list_ranks, place_exceptions
+from whystuck.diagnose.logs.story import LOST, Case
+from whystuck.diagnose.logs.view import LogView
+from whystuck.evidence.finding import Confidence
+from whystuck.evidence.live import PythonException
+from whystuck.evidence.logs.lines import LogEvent
+from whystuck.evidence.ranks import name_ranks
+
+_MAX_LINES = 6
+_DONE, _OVER = "job.done", "data.ended"
+# Who goes on to the next part of the program may have failed there.
+_ENTERS = re.compile(r"\bentering\b")
+
+
+def make_left_alone(view: LogView) -> Iterator[Case]:
+    """Make the case of few ranks that said that they leave, before others lost a peer.
+
+    At the end of a job ranks lose each other as well: so the others were still in a call, which
+    raised, or print steps and nothing of an end.
+    """
+    lines = [event for event in view.list_events(codes.PEER_LOST, "cascade") if is_said(event)]
+    raised = tuple(item for item in view.exceptions if is_cascade(item) and not is_timeout(item))
+    failed = [item for item in view.exceptions if not is_cascade(item)]
+    told = list_leavers(view, [*lines, *raised])
+    told = {rank: one for rank, one in told.items() if not _ENTERS.search(one.text)}
+    ranks = tuple(sorted(told))
+    left = {*list_ranks(lines), *list_ranks(raised)} - told.keys()
+    if failed or not left or not 0 < len(told) <= len(left) or told.keys() & view.ended_ranks:
+        return
+    if speaks_for_all(view, ranks) or not _are_busy(view, left, raised):
+        return
+    own = [*told.values()]
+    yield Case(
+        code=codes.LEFT_EARLY,
+        summary=f"{name_ranks(ranks)} left, by what the log says of it "
+        f"({own[0].text.strip():.80}), and {name_ranks(sorted(left))} was not done yet",
+        tier=LOST - 1,
+        ranks=ranks,
+        victims=tuple(sorted(left)),
+        lines=(*own, *lines)[:_MAX_LINES],
+        exceptions=raised,
+        where=place_exceptions(raised[:1]),
+        time=find_time(own),
+        # At the end of a loop there may be more to do, and to fail at.
+        confidence=Confidence.LIKELY
+        if all(event.signature == _OVER for event in own)
+        else Confidence.POSSIBLE,
+    )
+
+
+def _are_busy(view: LogView, left: set[int], raised: Sequence[PythonException]) -> bool:
+    """Return whether ranks that lost a peer were not done themselves."""
+    if left & set(list_ranks(raised)):
+        return True
+    done: list[LogEvent] = list(view.list_signatures(_DONE))
+    return not done and any(left & file.loss_ranks for file in view.files)
