@@ -237,8 +237,7 @@ def test_traces_that_are_over_keep_nothing_of_their_processes(
             await asyncio.sleep(0.05)
         assert rig.state("written") is TraceState.WRITTEN
         assert f"/proc/{counting_process}" not in _opened(), "64 traces are known for long"
-        (run,) = rig.tracer._jobs["written"].runs
-        assert (run.counter, run.text, run.mark_folders, run.steps.steps) == (None, "", (), -1)
+        assert "written" not in rig.tracer._jobs, "some kB each"
         assert rig.tracer.progress("written")[0].file_bytes > 0
         rig.tracer.close()
 

@@ -76,6 +76,7 @@ class OnDemandTracer:
         self._parked: dict[int, Run] = {}
         self._held = Held()
         self._jobs: dict[str, Job] = {}
+        self._ended: dict[str, list[TraceProgress]] = {}  # all else of a job is some kB
         self._changed = asyncio.Event()
         self._looker: asyncio.Task[None] | None = None
         self._deliveries: set[asyncio.Task[None]] = set()
@@ -149,7 +150,7 @@ class OnDemandTracer:
     def _name(self, request: TraceRequest) -> TraceRequest:
         if not request.id:
             request = msgspec.structs.replace(request, id=secrets.token_hex(4))
-        if request.id in self._jobs:
+        if request.id in self._jobs or request.id in self._ended:
             raise UsageError(
                 f"there is a trace with the id {request.id} already",
                 hint="leave the id out, and one is made",
@@ -164,9 +165,9 @@ class OnDemandTracer:
         for entry in entries:
             job.runs.append(self._make_run(job, entry))
         self._jobs[job.request.id] = job
-        self._forget_old()
         for run in job.runs:
             self._begin(run)
+        self._forget_ended(job)
         self._tell_change()
         return _progress_of(job)
 
@@ -273,9 +274,8 @@ class OnDemandTracer:
     async def _compare(self, job: Job) -> None:
         """Deliver the traces of ranks that began together, and ask them again otherwise."""
         runs = rank_sync.list_parked(job)
-        loop = asyncio.get_running_loop()
-        work = loop.run_in_executor(self._pool, rank_sync.read_windows, runs, job.iterations)
-        windows = await work
+        loop, read = asyncio.get_running_loop(), rank_sync.read_windows
+        windows = await loop.run_in_executor(self._pool, read, runs, job.iterations)
         multiple = rank_sync.plan_again(job, windows, self._watches)
         if not all(is_alive(run.entry.pid) for run in runs):
             multiple = 0
@@ -308,6 +308,7 @@ class OnDemandTracer:
         run.is_finishing = False
         run.ended_ns = time.time_ns()
         self._held.close(run)
+        self._forget_ended(run.job)
 
     async def _deliver(self, run: Run) -> None:
         """Make the file that was wanted, in a thread."""
@@ -329,40 +330,42 @@ class OnDemandTracer:
 
         Returns how far each is. Raises KeyError for an id nobody gave.
         """
-        job = self._jobs[request_id]
-        for run in job.runs:
+        job = self._jobs.get(request_id)
+        for run in job.runs if job else ():
             if run.case.state is TraceState.PENDING and run.entry.pid in self._active:
                 self._end(run, TraceState.CANCELLED, "taken back before it began")
-        return _progress_of(job)
+        return self.progress(request_id)
 
     def progress(self, request_id: str) -> list[TraceProgress]:
         """Return how far it is in each process; raises KeyError for an id nobody gave."""
-        return _progress_of(self._jobs[request_id])
+        job = self._jobs.get(request_id)
+        return self._ended[request_id] if job is None else _progress_of(job)
 
     async def wait(self, request_id: str, timeout_s: float) -> list[TraceProgress]:
         """Return how far it is when that has changed, all have ended, or after ``timeout_s``.
 
         Raises KeyError for an id nobody gave.
         """
-        job = self._jobs[request_id]
-        before = _progress_of(job)
+        job = self._jobs.get(request_id)
+        before = self.progress(request_id)
         deadline_s = time.monotonic() + timeout_s
-        while not job.is_ended and _progress_of(job) == before:
+        while job and not job.is_ended and _progress_of(job) == before:
             left_s = deadline_s - time.monotonic()
             if left_s <= 0:
                 break
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._changed.wait(), left_s)
-        return _progress_of(job)
+        return _progress_of(job) if job else before
 
     def _tell_change(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
 
-    def _forget_old(self) -> None:
-        ended = [name for name, job in self._jobs.items() if job.is_ended]
-        for name in ended[: max(0, len(self._jobs) - _MAX_JOBS)]:
-            del self._jobs[name]
+    def _forget_ended(self, job: Job) -> None:
+        """Keep of a job that has ended how it did, and forget the oldest of them."""
+        if job.is_ended and self._jobs.get(job.request.id) is job:
+            self._ended[job.request.id] = _progress_of(self._jobs.pop(job.request.id))
+            self._ended = dict(list(self._ended.items())[-_MAX_JOBS:])
 
     # --------------------------------------------------------------------------------- end
 
