@@ -56,7 +56,10 @@ def test_time_that_follows_the_work_is_imbalance(tmp_path: Path, form: str, mark
     [
         ("", Verdict.SLOW),
         ("it is stuck since step 413, what is wrong?", Verdict.INCONCLUSIVE),
-        ("[rank2]: RuntimeError: CUDA error: an illegal memory access was encountered", Verdict.CRASHED),
+        (
+            "[rank2]: RuntimeError: CUDA error: an illegal memory access was encountered",
+            Verdict.CRASHED,
+        ),
     ],
     ids=["pace", "stopped", "failed"],
 )

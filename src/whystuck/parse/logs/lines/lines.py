@@ -41,6 +41,7 @@ _LETTERED = re.compile(r"(?:node|host|gpu|server|machine|worker|box)[-_.]?[a-z]$
 _JSON_TEXT = ("log", "message", "msg", "text", "event")
 _JSON_TIME = ("time", "timestamp", "@timestamp", "ts", "asctime")
 _RANKS = ("rank_number", "rank_word", "rank_said", "rank_field", "rank_mark")
+_SEATED = ("seat_host", "kernel_host", "led_host", "card_host")
 _JSON_NODE = ("host", "hostname", "node", "node_name", "pod", "pod_name", "podName")
 
 
@@ -291,10 +292,11 @@ def _take_mpi(line: LogLine, match: re.Match[str]) -> None:
 
 
 def _take_seat(line: LogLine, match: re.Match[str]) -> None:
-    line.node = line.node or match["seat_host"] or match["kernel_host"] or match["led_host"]
+    line.node = line.node or next(match[name] for name in _SEATED if match[name])
     rank = match["seat_rank"] or match["led_rank"]
     if rank and line.rank == UNKNOWN_RANK:
         line.rank = int(rank)
+    line.device, line.local = int(match["card"] or -1), int(match["card_local"] or line.local)
     line.owner += match[0].strip()
 
 
