@@ -152,3 +152,61 @@ def test_step_that_all_ranks_print_is_one(tmp_path: Path) -> None:
     ]
 
     assert first_of(say(tmp_path, *lines)).code == "P508"
+
+
+_HEAD = "{0}W0704 12:11:00.331000 3771 torch/_dynamo/convert_frame.py:964] [7/8] "
+_WHY = "last reason: 7/0: tensor 'L['mel']' size mismatch at index 2. expected 911, actual 870"
+REACHED = (
+    _HEAD + "torch._dynamo hit config.{1} (8)",
+    _HEAD + "   function: 'encode' (/w/audio.py:88)",
+    _HEAD + f"   {_WHY}",
+)
+LOOPS = ("[fit] step {0} frames=880 {1:.2f}s", "iter {0}: loss 2.1, time {2:.1f}ms")
+
+
+def reach(*seconds: float, form: str = LOOPS[0], prefix: str = "", limit: str = "") -> list[str]:
+    """Write steps, and below them that a function was compiled as often as it may be."""
+    steps = [prefix + form.format(70 + at, one, 1000 * one) for at, one in enumerate(seconds)]
+    name = limit or "recompile_limit"
+    return [*steps, *(line.format(prefix, name) for line in REACHED)]
+
+
+@pytest.mark.parametrize("limit", ["recompile_limit", "cache_size_limit"])
+@pytest.mark.parametrize("form", LOOPS)
+@pytest.mark.parametrize("prefix", ["", "[rank0]:", "n3: "])
+def test_limit_below_slow_steps_tells_which_function_it_is(
+    tmp_path: Path, form: str, prefix: str, limit: str
+) -> None:
+    lines = reach(1.1, 29.5, 1.2, 31.5, form=form, prefix=prefix, limit=limit)
+    report = say(tmp_path, *lines, prefix + form.format(74, 1.0, 1000.0))
+    finding = first_of(report)
+
+    assert (finding.code, finding.culprits.ranks, report.verdict) == ("P508", [], Verdict.SLOW)
+    assert "encode (/w/audio.py:88)" in finding.summary
+    assert "steps before take 30.5 s, others 1.15 s" in finding.summary
+    assert "size mismatch at index 2" in finding.summary
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        pytest.param(reach(1.1, 1.2, 1.1), id="even"),
+        pytest.param(reach(41.0, 38.5, 1.1, 1.2), id="warm-up"),
+        pytest.param(reach(1.1, 29.5, 1.2), id="once"),
+        pytest.param(reach(29.5, 30.5), id="all"),
+        pytest.param(reach(1.1, 29.5, 14.0, 31.5, 7.0, 3.1), id="any"),
+        pytest.param(reach(1.1, 29.5, 1.2, 31.5)[:-2], id="no-function"),
+        pytest.param(reach(1.1, 29.5, 1.2, 31.5)[:-1], id="no-reason"),
+        pytest.param([*reach()[:3], *reach(1.1, 29.5, 1.2, 31.5)[:4]], id="below"),
+    ],
+)
+def test_limit_without_slow_steps_of_its_own_is_no_finding(
+    tmp_path: Path, lines: list[str]
+) -> None:
+    assert all(one.code != "P508" for one in say(tmp_path, *lines).findings)
+
+
+def test_limit_beside_ranks_that_wait_tells_nothing(tmp_path: Path) -> None:
+    report = say(tmp_path, *reach(1.1, 29.5, 1.2, 31.5), WAIT.format(0), WAIT.format(1))
+
+    assert all(one.code != "P508" for one in report.findings)
