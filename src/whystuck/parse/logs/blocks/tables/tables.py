@@ -25,6 +25,7 @@ from whystuck.parse.logs.blocks.machines.counter_rows import COUNTER_MARKS, Coun
 from whystuck.parse.logs.blocks.machines.device_counts import COUNT_MARKS, DeviceCountReader
 from whystuck.parse.logs.blocks.machines.device_rows import DEVICE_MARKS, DeviceReader
 from whystuck.parse.logs.blocks.machines.device_tables import CLOCK_MARKS, DeviceTableReader
+from whystuck.parse.logs.blocks.machines.disk_rows import DISK_MARKS, DiskReader
 from whystuck.parse.logs.blocks.machines.file_sizes import SIZE_MARKS, SizeReader
 from whystuck.parse.logs.blocks.machines.host_times import HOST_MARKS, HostTimeReader
 from whystuck.parse.logs.blocks.machines.limit_rows import LIMIT_MARKS, LimitReader
@@ -87,6 +88,7 @@ _READERS: tuple[tuple[tuple[bytes, ...], Callable[[], RowReader]], ...] = (
     (SIZE_MARKS, SizeReader),
     (STATUS_MARKS, StatusReader),
     (SHM_MARKS, ShmReader),
+    (DISK_MARKS, DiskReader),
     (SAME_MARKS, SameReader),
     (COUNT_MARKS, DeviceCountReader),
     (LAUNCH_MARKS, LaunchReader),
