@@ -32,6 +32,7 @@ from whystuck.parse.logs.blocks.machines.limit_rows import LIMIT_MARKS, LimitRea
 from whystuck.parse.logs.blocks.machines.pcie_links import PCIE_MARKS, PcieReader
 from whystuck.parse.logs.blocks.machines.pod_hosts import POD_HOST_MARKS, PodHostReader
 from whystuck.parse.logs.blocks.machines.power_rows import POWER_MARKS, PowerReader
+from whystuck.parse.logs.blocks.machines.service_rows import SERVICE_MARKS, ServiceReader
 from whystuck.parse.logs.blocks.machines.shm_rows import SHM_MARKS, ShmReader
 from whystuck.parse.logs.blocks.machines.storage_rows import STORAGE_MARKS, StorageReader
 from whystuck.parse.logs.blocks.network.interfaces import INTERFACE_MARKS, InterfaceReader
@@ -87,6 +88,7 @@ _READERS: tuple[tuple[tuple[bytes, ...], Callable[[], RowReader]], ...] = (
     (LIMIT_MARKS, LimitReader),
     (SIZE_MARKS, SizeReader),
     (STATUS_MARKS, StatusReader),
+    (SERVICE_MARKS, ServiceReader),
     (SHM_MARKS, ShmReader),
     (DISK_MARKS, DiskReader),
     (SAME_MARKS, SameReader),
