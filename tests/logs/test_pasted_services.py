@@ -28,7 +28,7 @@ OFF = {
     "asked": ["$ systemctl is-active nvidia-fabricmanager", "inactive"],
     "listed": ["\u25cf nvidia-fabricmanager.service loaded failed failed NVIDIA fabric manager"],
     "journal": [
-        "Mar 03 07:12:51 hx-5 systemd[1]: nvidia-fabricmanager.service: Failed with result 'signal'.",
+        "Mar 03 07:12:51 hx-5 systemd[1]: nvidia-fabricmanager.service: Failed with result",
         "Mar 03 07:12:51 hx-5 systemd[1]: Failed to start NVIDIA fabric manager service.",
     ],
     "absent": [
