@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import chain
 
-from whystuck.parse.logs.blocks.calls.compile_limits import find_compile_limits
 from whystuck.parse.logs.blocks.calls.group_notes import find_group_notes
 from whystuck.parse.logs.blocks.rank_tables.rank_types import find_rank_types
 from whystuck.parse.logs.blocks.tables.durations import find_durations
@@ -19,7 +18,6 @@ _FINDERS = (
     find_step_rates,
     find_work_lists,
     find_durations,
-    find_compile_limits,
 )
 
 

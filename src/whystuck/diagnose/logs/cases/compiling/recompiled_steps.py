@@ -52,21 +52,5 @@ def find_compiled_steps(view: LogView) -> CompiledSteps | None:
     return None
 
 
-def find_slow_before(event: LogEvent) -> tuple[float, float] | None:
-    """Return how long steps take before a limit, and how long others do; None where none is slow.
-
-    The first steps of a job are slow for other reasons: slow ones count behind one that is not.
-    """
-    times = [float(one) for one in event.groups["times"].split()]
-    least = min(times, default=0.0)
-    border = max(_LONGER * least, least + _LONGER_S)
-    usual = [one for one in times if one < border]
-    slow = [one for one in times if one >= border]
-    behind = [one for one in times[times.index(usual[0]) :] if one >= border] if usual else []
-    if len(behind) < _LEAST_STEPS or min(slow) < max(_LONGER * max(usual), max(usual) + _LONGER_S):
-        return None
-    return median(behind), median(usual)
-
-
 def _read(event: LogEvent) -> float:
     return float(event.groups["s"])

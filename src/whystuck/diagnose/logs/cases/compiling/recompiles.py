@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from whystuck.diagnose import codes
-from whystuck.diagnose.logs.cases.compiling.recompiled_steps import (
-    find_compiled_steps,
-    find_slow_before,
-)
+from whystuck.diagnose.logs.cases.compiling.recompiled_steps import find_compiled_steps
 from whystuck.diagnose.logs.cases.parts import WAITS, find_time, is_said, list_ranks
 from whystuck.diagnose.logs.story import BUSY, NOTE, Case
 from whystuck.diagnose.logs.view import LogView
@@ -33,10 +30,10 @@ _ADVICE = (
 def make_recompiles(view: LogView) -> Iterator[Case]:
     """Make the case of a function that is compiled again and again, or while others wait for it."""
     told = [event for event in view.list_signatures("dynamo.recompile") if is_said(event)]
-    waits = [event for event in view.list_signatures(*WAITS) if is_said(event)]
     if not told:
-        yield from [] if waits else _make_limited(view)
-    elif waits:
+        return
+    waits = [event for event in view.list_signatures(*WAITS) if is_said(event)]
+    if waits:
         yield from _make_awaited(told, waits)
     else:
         yield from _make_repeated(view, told)
@@ -125,25 +122,3 @@ def _make_slow_steps(view: LogView, told: Sequence[LogEvent]) -> Iterator[Case]:
         details={"names": [slow.func]},
         remedies=_ADVICE,
     )
-
-
-def _make_limited(view: LogView) -> Iterator[Case]:
-    """Make the case of a function that was compiled up to the limit, in steps that were slow."""
-    for event in view.list_signatures("table.compile_limit"):
-        slow = find_slow_before(event)
-        if slow is None:
-            continue
-        compiled, usual = slow
-        yield Case(
-            code=codes.RECOMPILATION,
-            summary=f"{event.groups['func']} ({event.groups['place']}) was compiled again and "
-            f"again, up to the limit of {event.groups['limit']}: steps before take {compiled:.3g} "
-            f"s, others {usual:.3g} s; the last reason is {event.groups['why']}",
-            tier=NOTE,
-            lines=(event,),
-            time=find_time([event]),
-            confidence=Confidence.LIKELY,
-            details={"names": [event.groups["func"]]},
-            remedies=_ADVICE,
-        )
-        return

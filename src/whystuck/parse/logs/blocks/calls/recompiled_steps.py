@@ -51,7 +51,7 @@ class RecompiledStepReader:
             self._told, self._step, self._left = match.groupdict(), "", _MOST_LINES
             return
         number = STEP.search(text, 0, _MAX_WIDTH)
-        seconds = read_seconds(text) if number else 0.0
+        seconds = _read_seconds(text) if number else 0.0
         if number is None or not seconds or not self._told:
             return
         step = number[1] or number[2] or number[3]
@@ -61,7 +61,7 @@ class RecompiledStepReader:
         yield TabledSeen("table.recompiled", row, line, {"step": step, "s": repr(seconds)} | told)
 
 
-def read_seconds(text: str) -> float:
+def _read_seconds(text: str) -> float:
     """Return the longest time in a line: what a part of a step takes is shorter than the step."""
     found = 0.0
     for match in _TIME.finditer(text, 0, _MAX_WIDTH):
