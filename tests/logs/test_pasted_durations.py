@@ -80,3 +80,48 @@ def test_what_is_no_communication_must_have_begun(tmp_path: Path) -> None:
 
 def test_nobody_waited_until_a_limit(tmp_path: Path) -> None:
     assert say(tmp_path, *show(FORMS[0], GROWS), BEGUN[0]).findings == []
+
+
+EVALUATED = [
+    "rank0 INFO validation {at} took {took}s ({size} k samples)",
+    "[rank0]: evaluate set {at}: {took} s",
+    "[2026-02-03 10:0{at}:11] INFO rank 0 scoring round {at} took {took} s, (all {at} parts)",
+]
+NEAR = [104.2, 112.9]
+
+
+@pytest.mark.parametrize("form", EVALUATED)
+@pytest.mark.parametrize("failed", [GLOO, NCCL])
+def test_what_was_done_after_the_limit_was_not_stuck(
+    tmp_path: Path, form: str, failed: str
+) -> None:
+    first, second, last = show(form, [*NEAR, 131.4])
+    report = say(tmp_path, first, second, failed.format(120000), last)
+    finding = first_of(report)
+
+    assert (finding.code, finding.confidence, finding.culprits.ranks) == ("H125", "likely", [])
+    assert finding.victims.ranks == "1"
+    assert "up to 112.9 s before and 131.4 s the last time" in finding.summary
+
+
+@pytest.mark.parametrize(
+    ("times", "limit"),
+    [
+        pytest.param([4.1, 4.0, 131.4], 120000, id="far"),
+        pytest.param([104.2, 112.9, 118.0], 120000, id="within"),
+        pytest.param([104.2, 112.9, 700.0], 120000, id="stuck"),
+        pytest.param([104.2, 125.1, 131.4], 120000, id="longer-before"),
+    ],
+)
+def test_what_was_done_later_and_tells_nothing(
+    tmp_path: Path, times: Sequence[float], limit: int
+) -> None:
+    first, second, last = show(EVALUATED[0], times)
+
+    assert first_of(say(tmp_path, first, second, GLOO.format(limit), last)).code == "C211"
+
+
+def test_what_the_waiting_rank_itself_did_is_no_reason(tmp_path: Path) -> None:
+    first, second, last = show(EVALUATED[1].replace("rank0", "rank1"), [*NEAR, 131.4])
+
+    assert first_of(say(tmp_path, first, second, GLOO.format(120000), last)).code == "C211"

@@ -640,7 +640,9 @@ LOST = "[rank5]:[E PG.cpp:1182] [Rank 5] NCCL error: remote process exited or th
 
 
 @pytest.mark.parametrize("what", ["forward loss calculation", "grad norm before data-parallel sum"])
-@pytest.mark.parametrize("prefix", ["", "nd-11: ", "[default3]:"])
+@pytest.mark.parametrize(
+    "prefix", ["", "nd-11: ", "[default3]:", "[pod pre-train-2 gpu3] ", "[nd-11/cuda:3] "]
+)
 def test_rank_in_the_message_of_a_check_of_its_own_values_is_named(
     tmp_path: Path, what: str, prefix: str
 ) -> None:

@@ -63,13 +63,47 @@ def test_smaller_elements_are_found_from_the_other_side(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "form", ["[rank{0}]: x is {1}", "rank {0}: dtype={1}", "rank={0} dtype: {1}"]
+    "form",
+    [
+        "[rank{0}]: x is {1}",
+        "rank {0}: dtype={1}",
+        "rank={0} dtype: {1}",
+        "[r{0}] gather_stats: in torch.Size([12]) {1}",
+        "[1,{0}]<stdout>:stats (12,), {1}",
+        "(Trainer rank={0}, pid=71) stats dtype={1}",
+    ],
 )
 def test_types_that_ranks_print_name_the_odd_one(tmp_path: Path, form: str) -> None:
     prints = [form.format(one, f"torch.float{64 if one == 1 else 32}") for one in range(4)]
     finding = first_of(judge(tmp_path, "\n".join(prints), ABORT))
 
     assert (finding.code, finding.culprits.ranks) == ("H107", [1])
+
+
+@pytest.mark.parametrize("names", [("bf16", "fp32"), ("bfloat16", "float32")])
+@pytest.mark.parametrize("form", ["[r{0}] stats dtype={1}", "rank {0}: buf, dtype: {1}"])
+def test_types_without_their_module_are_read(
+    tmp_path: Path, form: str, names: tuple[str, str]
+) -> None:
+    prints = [form.format(one, names[one != 2]) for one in range(4)]
+    finding = first_of(judge(tmp_path, "\n".join(prints), ABORT))
+
+    assert (finding.code, finding.culprits.ranks) == ("H107", [2])
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        "[r{0}]     y = x.to({1})",
+        "[x{0}] stats {1}",
+        "step {0}: stats {1}",
+        "[r{0}] stats of {1}_slow",
+    ],
+)
+def test_types_of_no_rank_name_nobody(tmp_path: Path, form: str) -> None:
+    prints = [form.format(one, f"torch.float{64 if one == 1 else 32}") for one in range(4)]
+
+    assert first_of(judge(tmp_path, "\n".join(prints), ABORT)).culprits.ranks == []
 
 
 @pytest.mark.parametrize(

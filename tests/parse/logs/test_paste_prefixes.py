@@ -21,6 +21,8 @@ FAILED = "ValueError: no such bucket"
         ("[prterun-h1-99@1,3]<stderr>: ", 3, ""),
         ("[1,3][h1:881]<stderr>: ", 3, ""),
         ("(VllmWorker rank=3 pid=91) ", 3, ""),
+        ("(Trainers rank=3, pid=91) ", 3, ""),
+        ("(PolicyGroup rank=3, pid=91, ip=10.1.1.7) ", 3, "10.1.1.7"),
         ("[2026-02-01 10:00:00 TP3] ", 3, ""),
         ("[2026-02-01 10:00:00 DP1 TP3 EP3] ", 3, ""),
     ],
@@ -51,6 +53,41 @@ def test_lookalike_of_a_prefix_names_nobody(text: str) -> None:
     line = parse_line(text.encode())
 
     assert (line.rank, line.task) == (UNKNOWN_RANK, UNKNOWN_RANK)
+
+
+@pytest.mark.parametrize(
+    ("prefix", "node", "device", "local"),
+    [
+        ("[pod vlm-9b-3 gpu6] ", "vlm-9b-3", 6, -1),
+        ("[vlm-9b-3 gpu6]: ", "vlm-9b-3", 6, -1),
+        ("2025-05-02 11:00:00,120 [hgx12:cuda:6] ", "hgx12", 6, -1),
+        ("[node=atl-04/npu6] ", "atl-04", 6, -1),
+        ("[host n12, local_rank 6] ", "n12", -1, 6),
+        ("[n12|lr=6] ", "n12", -1, 6),
+    ],
+)
+def test_host_and_device_in_one_box(prefix: str, node: str, device: int, local: int) -> None:
+    line = parse_line(f"{prefix}{FAILED}".encode())
+
+    assert (line.text, line.node, line.device, line.local) == (FAILED, node, device, local)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["[step-12 gpu6] loss 2", "[train gpu6] loss 2", "[12:10:00 gpu6] x", "[n12 gpus 6] x"],
+)
+def test_other_words_beside_a_device_are_no_host(text: str) -> None:
+    assert parse_line(text.encode()).node == ""
+
+
+@pytest.mark.parametrize(
+    "box", ["[worker-{}][rank{}] ", "[pytorch-{}][rank {}]: ", "[w{}] [rank{}]: "]
+)
+def test_replica_and_rank_in_boxes_that_touch(box: str) -> None:
+    text = "".join(f"{box.format(one % 2, one)}step 1\n" for one in range(4))
+    found = read_job(out=text * 2 + f"{box.format(1, 3)}KeyError: 'mask'\n").logs.events
+
+    assert {(one.rank, one.text) for one in found} == {(3, "KeyError: 'mask'")}
 
 
 STERN = [

@@ -18,6 +18,7 @@ from whystuck.diagnose.logs.cases.parts import (
 from whystuck.diagnose.logs.story import WAIT, Case
 from whystuck.diagnose.logs.view import LogView
 from whystuck.evidence.finding import Confidence
+from whystuck.evidence.live import PythonException
 from whystuck.evidence.logs.lines import LogEvent
 
 _TIER = WAIT - 1
@@ -28,6 +29,8 @@ _NEAR, _NEARER = 0.7, 0.85
 _HARDLY, _GROWN = 0.98, 1.08
 # The next one, as those before grew, reaches this part of the limit.
 _REACHED = 0.97
+# What took longer than the limit was over soon after it.
+_A_LITTLE = 1.5
 _LEAST_TIMES = 3
 _MS = 1000.0
 _SENDS = re.compile(
@@ -53,6 +56,9 @@ def make_short_limits(view: LogView) -> Iterator[Case]:
     events = [event for event, _ in waits]
     for row in view.list_signatures("table.durations"):
         times = [float(one) for one in row.groups["times"].split()]
+        if outlasts(times, limit) and _stands_behind(row, events):
+            yield _make_outlasted(row, times, limit, events, find_exceptions(view, events))
+            return
         is_begun = bool(row.groups["begun"])
         least = _NEAR if is_begun else _NEARER
         if not is_begun and not _SENDS.search(row.groups["what"]):
@@ -70,6 +76,45 @@ def grows_to(times: Sequence[float], limit: float, least: float) -> bool:
     more = (times[-1] - times[0]) / (len(times) - 1)
     is_grown = times[-1] >= _GROWN * times[0] and max(times) == times[-1]
     return is_steady and is_grown and times[-1] + more >= _REACHED * limit
+
+
+def outlasts(times: Sequence[float], limit: float) -> bool:
+    """Tell whether what came near to a limit each time took a little longer than it at last."""
+    if len(times) < _LEAST_TIMES:
+        return False
+    *before, last = times
+    return _NEAR * limit <= max(before) < limit <= last < _A_LITTLE * limit
+
+
+def _stands_behind(row: LogEvent, waits: Sequence[LogEvent]) -> bool:
+    """Tell whether a time was printed after others gave up: so it was over, and nothing stuck."""
+    is_waiting = row.groups["own"] in {str(one.rank) for one in waits}
+    rows = [one.row for one in waits if one.artifact == row.artifact]
+    return bool(rows) and min(rows) < row.row and not is_waiting
+
+
+def _make_outlasted(
+    row: LogEvent,
+    times: Sequence[float],
+    limit: float,
+    events: list[LogEvent],
+    exceptions: tuple[PythonException, ...],
+) -> Case:
+    *before, last = times
+    who = f"rank {row.groups['own']}" if row.groups["own"] else "a rank"
+    return Case(
+        code=codes.TIMEOUT_TOO_SHORT,
+        summary=f"the limit of {limit:g} s is too short: {row.groups['what']} of {who} took up to "
+        f"{max(before):g} s before and {last:g} s the last time, and was done after others gave up",
+        tier=_TIER,
+        victims=list_ranks(events),
+        lines=(row, *events)[:_MAX_LINES],
+        exceptions=exceptions,
+        where=place_exceptions(exceptions[:1]),
+        time=find_time(events),
+        confidence=Confidence.LIKELY,
+        details={"group": "", "sequence": -1, "op": row.groups["what"], "late_ranks": []},
+    )
 
 
 def _make_case(

@@ -27,7 +27,7 @@ LABEL = re.compile(
     rf"|\({NO_COUNT}(?P<round>(?=[\w.]*[\d-])[a-z][\w.-]{{0,62}}|{_COUNTED})\) "
     rf"|\[{NO_COUNT}(?P<boxed>(?=[\w.]*[\d-])[a-z][\w.-]{{0,62}}|{_COUNTED}"
     # before a rank, any name
-    r"|[A-Za-z][\w.-]{0,62}(?=\] \[rank\d))\](?: |$)"
+    r"|[A-Za-z][\w.-]{0,62}(?=\] \[rank\d))\](?: |$|(?=\[[Rr]ank ?\d))"
     rf"|{NO_COUNT}(?P<bare>[a-z][a-z0-9.]*(?:-[a-z0-9.]+){{0,11}}-\d{{1,5}}) (?=\S|  )"
 )
 _NAMES = ("host", "container", "pod", "replica", "round", "boxed", "bare")

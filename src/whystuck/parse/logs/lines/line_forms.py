@@ -61,6 +61,11 @@ FORMS = {
     # `[node3:r12] text`, as people label what they gather of several hosts; `[node3 dmesg] text`
     "seat": rf"\[(?P<seat_host>{HOST})[:/ ,|]r(?:ank)?[ _:=]?(?P<seat_rank>\d{{1,6}})\]:? ?"
     rf"|\[(?P<kernel_host>{HOST})[:/ ](?:dmesg|kern(?:el|\.log)?|syslog)\]:? ?"
+    # `[pod train-1 gpu5] text`, `[node3 local_rank 5] text`
+    rf"|\[(?:(?:pod|node|host)[ :=/])?{NO_COUNT}"
+    r"(?P<card_host>(?=[\w.]*[\d-])[A-Za-z][\w.-]{0,62})(?:,? |[:/|])"
+    r"(?:(?:gpu|cuda|npu|device|dev)[ :=_#]?(?P<card>\d{1,4})"
+    r"|(?:local[ _-]?rank|lr)[ :=_#]?(?P<card_local>\d{1,4}))\]:? ?"
     # `node3 [rank12]: text`
     rf"|(?P<led_host>{NO_COUNT}[A-Za-z][\w.-]{{0,40}}\d[\w.-]{{0,20}}):? "
     r"\[[Rr]ank:? ?(?P<led_rank>\d{1,6})\]:? ?",
@@ -70,7 +75,7 @@ FORMS = {
     "here": r"localhost: (?=\[)",
     "pod": r"\[pod/(?P<pod_name>[\w.-]+)/[\w.-]+\] ?",
     "ray": r"\((?:(?P<ray_name>[A-Za-z]\w*(?: [A-Z]P\d{1,4}){0,4}),? )?"
-    r"(?:rank=(?P<ray_rank>\d{1,7}) )?(?:pid=(?P<ray_pid>\d{1,18})"
+    r"(?:rank[=:] ?(?P<ray_rank>\d{1,7}),? )?(?:pid=(?P<ray_pid>\d{1,18})"
     r"(?:, ip=(?P<ray_ip>[\d.a-fA-F:]+))?|ip=(?P<raylet_ip>[\d.a-fA-F:]+))\) ?",
     "nccl": rf"(?P<nccl_host>{HOST}):(?P<nccl_pid>\d{{1,18}}):\d+ \[(?P<nccl_dev>\d+)\] ?",
     # torch_npu, and CANN in its own log

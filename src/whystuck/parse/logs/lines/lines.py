@@ -40,6 +40,7 @@ _ERROR_LEVEL = re.compile(r"ERROR|CRITICAL|FATAL")
 _LETTERED = re.compile(r"(?:node|host|gpu|server|machine|worker|box)[-_.]?[a-z]$")
 _COUNTED = re.compile(r"(?:[Rr](?:k|ank)?(?P<rank>\d{1,6})|(?:gpu|cuda)(?P<local>\d{1,3}))")
 _RANKS = ("rank_number", "rank_word", "rank_said", "rank_field", "rank_mark")
+_SEATED = ("seat_host", "kernel_host", "led_host", "card_host")
 
 
 @dataclass(slots=True)
@@ -275,11 +276,12 @@ def _take_mpi(line: LogLine, match: re.Match[str]) -> None:
 
 
 def _take_seat(line: LogLine, match: re.Match[str]) -> None:
-    host = match["seat_host"] or match["kernel_host"] or match["led_host"]
+    host = next(match[name] for name in _SEATED if match[name])
     line.node = line.node or ("" if _COUNTED.fullmatch(host) else host)
     rank = match["seat_rank"] or match["led_rank"]
     if rank and line.rank == UNKNOWN_RANK:
         line.rank = int(rank)
+    line.device, line.local = int(match["card"] or -1), int(match["card_local"] or line.local)
     line.owner += match[0].strip()
 
 

@@ -13,7 +13,12 @@ from whystuck.diagnose.algorithms.failures.raised import Alike, group_alike, is_
 from whystuck.diagnose.algorithms.stacks.frames import describe_place, make_places
 from whystuck.diagnose.logs.cases.parts import find_time, is_said, list_first, list_victims
 from whystuck.diagnose.logs.cases.processes.spared import find_spared
-from whystuck.diagnose.logs.cases.resources.full_disks import advise_space, find_reason
+from whystuck.diagnose.logs.cases.resources.full_disks import (
+    advise_space,
+    describe_reason,
+    find_reason,
+    find_writer,
+)
 from whystuck.diagnose.logs.cases.resources.services import (
     REPEATED,
     advise_on_refusal,
@@ -197,6 +202,8 @@ def _find_nameless(view: LogView, group: Alike) -> _Who:
     )
     if spared is not None and spared.rank >= 0:
         return _Who((spared.rank,))
+    if group.nameless == 1 and not left and (writer := find_writer(view, group.items[0])) >= 0:
+        return _Who((writer,))
     return _Who(is_common=group.nameless > 1 or len(left) > 1)
 
 
@@ -222,7 +229,7 @@ def _make_case(view: LogView, group: Alike, who: _Who, lines: tuple[LogEvent, ..
     else:
         summary = f"{name_ranks(who.ranks) if who.ranks else 'a rank'} raised {text}{place}"
     if reason := find_reason(view, group.items):
-        summary += f": {reason.text.strip()[:_MAX_MESSAGE]}"
+        summary += f": {describe_reason(reason)[:_MAX_MESSAGE]}"
         lines = (*(lines or _find_lines(view, group)), reason)
     case = Case(
         code=codes.SAME_EXCEPTION_EVERYWHERE if who.is_common else codes.PYTHON_EXCEPTION,

@@ -22,6 +22,7 @@ _KINDS = {
     "batch.walltime": ("time-limit", "the job reached its time limit"),
     "cloud.spot": ("preemption", "the cloud took a machine of the job back"),
     "k8s.node_shutdown": ("preemption", "a machine of the job was shut down"),
+    "kueue.evicted": ("eviction", "a queue of Kubernetes took the job's quota back"),
     "k8s.evicted": ("eviction", "Kubernetes took a pod of the job away"),
     "elastic.got_signal": ("signal", "the launcher got {signal} from outside"),
 }
@@ -41,7 +42,7 @@ def make_stopped(view: LogView) -> Iterator[Case]:
             *view.list_events(codes.PREEMPTED, "cause"),
             *view.list_signatures("slurm.cancel"),
         )
-        if is_said(event) and _is_cause(event)
+        if is_said(event) and _is_cause(event) and not _is_over(view, event)
     ]
     if events:
         yield _tell(view, events)
@@ -52,6 +53,17 @@ def make_stopped(view: LogView) -> Iterator[Case]:
 def _is_cause(event: LogEvent) -> bool:
     # Slurm also cancels the steps of a job that failed by itself; whole jobs, only somebody does.
     return event.signature != "slurm.cancel" or bool(_BY_USER.search(event.text))
+
+
+def _is_over(view: LogView, event: LogEvent) -> bool:
+    """Tell whether a queue let the workload that it evicted start again: what ends then ends later.
+
+    Events of a workload stand in their order.
+    """
+    if event.signature != "kueue.evicted":
+        return False
+    again = view.list_signatures("kueue.admitted")
+    return any(one.artifact == event.artifact and one.row > event.row for one in again)
 
 
 def _tell(view: LogView, events: list[LogEvent]) -> Case:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from whystuck.evidence.ranks import MAX_RANK
 from whystuck.parse.logs.blocks.tables.tabled import TabledSeen
-from whystuck.parse.logs.lines.lines import LogLine
+from whystuck.parse.logs.lines.lines import LogLine, parse_line
 
 _MAX_NOTES = 64
 _MAX_BLOCK = 12
@@ -36,15 +36,23 @@ _TERNARY = re.compile(
     re.IGNORECASE,
 )
 _TARGET = re.compile(r"^\s*([A-Za-z_][\w.]{0,60}) ?= ?\S")
-_PRINTED = re.compile(
-    r"(?<![a-z_])rank[ :=_#]{0,2}(?P<rank>\d{1,7})\b.{0,200}?"
-    rf"(?:\bdtype[ =:(]{{1,3}}|\s|[(\[,:=]){_TYPES.replace('NAME', 'type')}",
-    re.IGNORECASE,
+# What is called a type needs no module before it: `dtype=bf16`.
+_SHOWN = (
+    rf"(?:(?:\bdtype[ =:(]{{1,3}}|\s|[(\[,:=]){_TYPES.replace('NAME', 'type')}"
+    r"|\bdtypes?['\"]?[ =:(]{1,3}['\"]?(?P<bare>bool|u?int(?:8|16|32|64)|b?float(?:16|32|64)"
+    r"|bf16|fp(?:16|32|64))\b)"
 )
+_PRINTED = re.compile(
+    rf"(?<![a-z_])rank[ :=_#]{{0,2}}(?P<rank>\d{{1,7}})\b.{{0,200}}?{_SHOWN}", re.IGNORECASE
+)
+# In a line of which a prefix of another form tells the rank; source in tracebacks is indented.
+_OWN = re.compile(rf"^\S.{{0,200}}?{_SHOWN}", re.IGNORECASE)
 # A number before the text of a listing.
 _NUMBER = re.compile(r"^\s{0,8}\d{1,6}(?:[:|]|\s)(?=\s)")
 _HINT = re.compile(
-    rb"(?:if [\w.]{0,80}rank(?:\(\))? ?[!=]=|rank[^\n]{0,200}\b(?:torch|np)\.\w)", re.IGNORECASE
+    rb"if [\w.]{0,80}rank(?:\(\))? ?[!=]=|\b(?:torch|np|numpy|jnp)\."
+    rb"(?:bool|u?int|b?float|half|double|long|short)|\bdtypes?['\"]?[ =:(]",
+    re.IGNORECASE,
 )
 # The same types by other names.
 _NAMES = {
@@ -55,6 +63,10 @@ _NAMES = {
     "int": "int32",
     "short": "int16",
     "byte": "uint8",
+    "bf16": "bfloat16",
+    "fp16": "float16",
+    "fp32": "float32",
+    "fp64": "float64",
 }
 
 
@@ -70,9 +82,12 @@ def find_rank_types(data: bytes, row: int) -> Iterator[TabledSeen]:
     lines = [one[:_MAX_WIDTH] for one in data.decode("utf-8", errors="replace").split("\n")]
     found = 0
     for at, line in enumerate(lines):
-        if "ank" not in line.lower() or found >= _MAX_NOTES:
-            continue
-        groups = _read_ternary(line) or _read_block(lines, at) or _read_printed(line)
+        if found >= _MAX_NOTES:
+            return
+        groups: dict[str, str] = {}
+        if "ank" in line.lower():
+            groups = _read_ternary(line) or _read_block(lines, at) or _read_printed(line)
+        groups = groups or _read_marked(line)
         if groups and int(groups["own"]) <= MAX_RANK:
             found += 1
             yield TabledSeen("table.rank_type", row + at, LogLine(line.strip()), groups)
@@ -126,9 +141,20 @@ def _tell(test: re.Match[str], one: str, other: str) -> dict[str, str]:
 
 def _read_printed(line: str) -> dict[str, str]:
     match = _PRINTED.search(line)
-    if match is None:
+    return _tell_own(match["rank"], match) if match else {}
+
+
+def _read_marked(line: str) -> dict[str, str]:
+    """Read a line whose rank stands before it in any form: `[r2]`, `[1,2]<stdout>:`."""
+    if "torch." not in line and "type" not in line and "np." not in line:
         return {}
-    return {"own": match["rank"], "type": _simplify(match["type"]), "rest": ""}
+    told = parse_line(line.encode())
+    match = _OWN.match(told.text) if told.writer >= 0 else None
+    return _tell_own(str(told.writer), match) if match else {}
+
+
+def _tell_own(rank: str, match: re.Match[str]) -> dict[str, str]:
+    return {"own": rank, "type": _simplify(match["type"] or match["bare"]), "rest": ""}
 
 
 def _find_type(text: str) -> str:

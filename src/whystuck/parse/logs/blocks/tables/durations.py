@@ -15,11 +15,15 @@ from whystuck.parse.logs.lines.lines import LogLine
 _LEAST_WIDTH, _MAX_WIDTH = 6, 300
 _MOST_KINDS, _MOST_TIMES = 64, 256
 _LEAST_TIMES = 3
-_HINT = re.compile(rb"\d ?(?:ms|s|secs?|seconds|min|minutes)\.?\s{0,4}(?:\n|$)")
+_HINT = re.compile(
+    rb"\d ?(?:ms|s|secs?|seconds|min|minutes)(?:\.|,? \([^()\n]{1,60}\))?\s{0,4}(?:\n|$)"
+)
 _TOOK = re.compile(
     r"^(?P<what>.{6,200}?)(?:[:=]|\b(?:in|took|after|for))\s{0,4}(?P<value>\d{1,7}(?:\.\d{1,6})?)"
-    r"\s?(?P<unit>ms|s|secs?|seconds|min|minutes)\.?\s{0,4}$"
+    # `took 28.1s (2000 docs)`
+    r"\s?(?P<unit>ms|s|secs?|seconds|min|minutes)(?:\.|,? \([^()]{1,60}\))?\s{0,4}$"
 )
+_RANK = re.compile(r"(?<![a-z_])rank[ _=:#]{0,2}(\d{1,7})\b", re.IGNORECASE)
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 # The first word that says what it is; times, levels and ranks stand before it.
 _WORD = re.compile(
@@ -58,7 +62,8 @@ def find_durations(data: bytes, row: int) -> Iterator[TabledSeen]:
             _take_line(kinds, line, row + at)
     for kind in kinds.values():
         if len(kind.times) >= _LEAST_TIMES:
-            groups = {"what": kind.what, "begun": kind.begun}
+            said = _RANK.search(kind.text)
+            groups = {"what": kind.what, "begun": kind.begun, "own": said[1] if said else ""}
             groups["times"] = " ".join(f"{one:g}" for one in kind.times)
             yield TabledSeen("table.durations", kind.row, LogLine(kind.text), groups)
 

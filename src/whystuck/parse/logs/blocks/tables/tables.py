@@ -25,12 +25,14 @@ from whystuck.parse.logs.blocks.machines.counter_rows import COUNTER_MARKS, Coun
 from whystuck.parse.logs.blocks.machines.device_counts import COUNT_MARKS, DeviceCountReader
 from whystuck.parse.logs.blocks.machines.device_rows import DEVICE_MARKS, DeviceReader
 from whystuck.parse.logs.blocks.machines.device_tables import CLOCK_MARKS, DeviceTableReader
+from whystuck.parse.logs.blocks.machines.disk_rows import DISK_MARKS, DiskReader
 from whystuck.parse.logs.blocks.machines.file_sizes import SIZE_MARKS, SizeReader
 from whystuck.parse.logs.blocks.machines.host_times import HOST_MARKS, HostTimeReader
 from whystuck.parse.logs.blocks.machines.limit_rows import LIMIT_MARKS, LimitReader
 from whystuck.parse.logs.blocks.machines.pcie_links import PCIE_MARKS, PcieReader
 from whystuck.parse.logs.blocks.machines.pod_hosts import POD_HOST_MARKS, PodHostReader
 from whystuck.parse.logs.blocks.machines.power_rows import POWER_MARKS, PowerReader
+from whystuck.parse.logs.blocks.machines.service_rows import SERVICE_MARKS, ServiceReader
 from whystuck.parse.logs.blocks.machines.shm_rows import SHM_MARKS, ShmReader
 from whystuck.parse.logs.blocks.machines.storage_rows import STORAGE_MARKS, StorageReader
 from whystuck.parse.logs.blocks.network.interfaces import INTERFACE_MARKS, InterfaceReader
@@ -88,7 +90,9 @@ _READERS: tuple[tuple[tuple[bytes, ...], Callable[[], RowReader]], ...] = (
     (LIMIT_MARKS, LimitReader),
     (SIZE_MARKS, SizeReader),
     (STATUS_MARKS, StatusReader),
+    (SERVICE_MARKS, ServiceReader),
     (SHM_MARKS, ShmReader),
+    (DISK_MARKS, DiskReader),
     (SAME_MARKS, SameReader),
     (COUNT_MARKS, DeviceCountReader),
     (LAUNCH_MARKS, LaunchReader),
