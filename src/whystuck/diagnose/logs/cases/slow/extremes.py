@@ -97,8 +97,9 @@ def _list_told(view: LogView) -> Iterator[_Told]:
     lone = {one.rank for event in lists for one in _read_lowest(event)}
     ends = [*view.list_signatures("straggler.extremes", "straggler.ends")]
     for event in ends:
-        if (one := _read_rates(event, lone, is_listed=bool(lists))) or (one := _read_ends(event)):
-            yield one
+        told = _read_rates(event, lone, is_listed=bool(lists)) or _read_ends(event)
+        if told is not None:
+            yield told
     for event in () if ends else lists:
         yield from _read_lowest(event)
 
