@@ -32,7 +32,8 @@ class CheckpointSlow(SuspectRule):
     a file: where that is half of the time limit and more, and others waited meanwhile. A rank is
     named that took five times as long as most; where all were slow, nobody is. Or looks at the file
     show that it grew, while ranks waited in vain or are in a call with the others by their stacks;
-    the rank is the one that said that it saves.
+    the rank is the one that said that it saves. Or a bar of an upload went on while ranks gave up,
+    or had taken half of their limit.
 
     ## False alarms
 

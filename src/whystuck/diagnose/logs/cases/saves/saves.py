@@ -46,7 +46,7 @@ def make_slow_saves(view: LogView) -> Iterator[Case]:
     if not (waits or raised):
         return
     saves = [*_list_told(view), *_list_files(view)]
-    limit_s = _find_limit(waits)
+    limit_s = find_limit(waits)
     near = [save for save in saves if _is_during(save, waits)]
     if max((save.seconds for save in near), default=0.0) < _LONG * limit_s:
         return
@@ -107,7 +107,8 @@ def _list_files(view: LogView) -> Iterator[_Save]:
             yield _Save(event.rank, (end.time.ns - event.time.ns) / _NS_PER_S, end)
 
 
-def _find_limit(waits: Sequence[LogEvent]) -> float:
+def find_limit(waits: Sequence[LogEvent]) -> float:
+    """Return the seconds until ranks gave up, by their lines, or else those of NCCL's groups."""
     told = [event.groups.get("to") or event.groups.get("ms") or "" for event in waits]
     limits = [int(text[:12]) / 1000 for text in told if text.isdecimal()]
     return min(limits, default=_LIMIT_S) or _LIMIT_S
