@@ -118,8 +118,8 @@ class _Heading:
 
     @property
     def names_one(self) -> bool:
-        """Whether it tells whose the next stack is."""
-        return self.rank != UNKNOWN_RANK or self.local >= 0 or self.is_rest
+        """Whether it tells whose the next stack is: a rank's, or one process's."""
+        return self.rank != UNKNOWN_RANK or self.local >= 0 or self.is_rest or bool(self.command)
 
 
 class StackReader:
