@@ -10,6 +10,7 @@ from whystuck.diagnose.logs.cases.devices.device_faults import make_device_fault
 from whystuck.diagnose.logs.cases.devices.device_memory import make_device_memory
 from whystuck.diagnose.logs.cases.devices.downed import make_downed
 from whystuck.diagnose.logs.cases.devices.fabric_managers import make_fabric_managers
+from whystuck.diagnose.logs.cases.devices.flapping import make_flapping
 from whystuck.diagnose.logs.cases.devices.hardware import make_hardware
 from whystuck.diagnose.logs.cases.devices.miscomputing import make_miscomputing
 from whystuck.diagnose.logs.cases.devices.pairs import make_pairs
@@ -105,6 +106,7 @@ MAKERS: tuple[Maker, ...] = (
     make_hardware,
     make_fabric_managers,
     make_downed,
+    make_flapping,
     make_unaddressed,
     make_device_fault,
     make_miscomputing,
