@@ -14,11 +14,11 @@ STUCK = [
         "workMetaList_.size()=2"
     ),
     (
-        "ProcessGroupNCCL's watchdog got stuck for 600 seconds without making progress in monitoring "
-        "enqueued collectives. This typically indicates a NCCL/CUDA API hang."
+        "ProcessGroupNCCL's watchdog got stuck for 600 seconds without making progress in "
+        "monitoring enqueued collectives. This typically indicates a NCCL/CUDA API hang."
     ),
 ]
-DUMP = "Received a dump signal due to a collective timeout from  rank {0} and we will try our best"
+DUMP = "Received a dump signal due to a collective timeout from  rank {0} and we will try our"
 CAUGHT = (
     "Watchdog caught collective operation timeout: WorkNCCL(SeqNum=12, OpType=ALLREDUCE, NumelIn=8,"
     " NumelOut=8, Timeout(ms)=600000) ran for 600012 milliseconds before timing out."

@@ -88,6 +88,7 @@ from whystuck.diagnose.logs.cases.stacks.stacked_past import make_recorded_past,
 from whystuck.diagnose.logs.cases.timeouts import make_lost, make_timeouts
 from whystuck.diagnose.logs.cases.transfers.left_out_sends import make_left_out_sends
 from whystuck.diagnose.logs.cases.transfers.micro_batches import make_micro_batches
+from whystuck.diagnose.logs.cases.transfers.past_receives import make_past_receives
 from whystuck.diagnose.logs.cases.transfers.told_splits import make_told_splits
 from whystuck.diagnose.logs.cases.transfers.told_transfers import make_told_transfers
 from whystuck.diagnose.logs.cases.transfers.transfer_rings import make_transfer_rings
@@ -162,6 +163,7 @@ MAKERS: tuple[Maker, ...] = (
     make_told_splits,
     make_told_transfers,
     make_micro_batches,
+    make_past_receives,
     make_left_out_sends,
     make_parted,
     make_past,

@@ -44,6 +44,7 @@ from whystuck.parse.logs.blocks.stacks.headings import (
     find_same_as,
     find_whose,
     is_same_word,
+    read_heading_pid,
     take_note,
 )
 from whystuck.parse.logs.blocks.stacks.hosts import find_host
@@ -74,17 +75,13 @@ _MAX_STRANGERS = 200
 _MAX_THREADS = 256
 _MAX_FRAMES = 200
 _MAX_NOTES = 16
+_LEAST_NAMED = 2
 # Lines between the name of a rank and its stack: a fence, the command, versions.
 _MAX_PREAMBLE = 6
 # Lines behind a stack in which somebody says who else has it.
 _MAX_BEHIND = 4
 # So many stacks may be meant by the rank that they are of.
 _MAX_SHOWN = 64
-
-# The process of the rank, where a heading tells both.
-_HEADING_PID = re.compile(
-    r"\b(?:pid|PID)[ =:#]{0,3}(\d{1,10})\b|^[\W_]{0,12}(\d{2,7})[ ,:(]{1,3}RANK[= ]"
-)
 
 
 @dataclass(slots=True)
@@ -98,6 +95,8 @@ class _Open:
     notes: list[tuple[int, str]] = field(default_factory=list)
     # How far in the variables of the last frame stand, -1 where none are shown.
     indent: int = -1
+    # So many frames make a stack: a line of a rank alone may look like one.
+    least: int = 1
 
 
 @dataclass(slots=True)
@@ -178,12 +177,16 @@ class StackReader:
             yield from self._close(line.owner)
 
     def _begin_bare(self, text: str, line: LogLine, row: int) -> bool:
-        """Begin a process by its first frame, where a heading stands above it and no thread."""
+        """Begin a process by its first frame, where a heading or a prefix names it alone."""
         heading = self._heading
         is_near = heading.names_one and self._lines - heading.seen <= _MAX_PREAMBLE
-        if not is_near or line.owner in self._open or not (source := find_bare(text)):
+        is_named = is_near or line.rank != UNKNOWN_RANK
+        if not is_named or line.owner in self._open or not (source := find_bare(text)):
+            return False
+        if not is_near and source != "py-spy":
             return False
         known = self._open_process(StackSeen(row, line, source=source))
+        known.least = 1 if is_near else _LEAST_NAMED
         known.process.threads.append(ThreadStack(0, "MainThread", (), is_main=True))
         self._last_owner = line.owner
         return self._take_frame(text, line.owner)
@@ -265,17 +268,17 @@ class StackReader:
                 rank, pid, match[2], self._lines, 0, writer, node, told.local, told.others
             )
         elif self._open and (odd := find_odd_heading(text[:200])):
-            own = _read_pid(text)
+            own = read_heading_pid(text)
             self._heading = _Heading(odd[0], 0, "", self._lines, own, writer, local=odd[1])
         elif (local := find_local_heading(text[:200], writer)) >= 0:
             self._heading = _Heading(seen=self._lines, writer=writer, local=local)
-            self._heading.rank_pid = _read_pid(text)
+            self._heading.rank_pid = read_heading_pid(text)
             self._heading.others = find_same(text[:400], is_heading=True)
         elif match := find_heading(text[:200], writer):
             groups, self._parent = match.groupdict(), 0
             number = int(groups.get("rank") or groups.get("last") or match["said"])
             rank = number if number <= MAX_RANK else UNKNOWN_RANK
-            self._heading = _Heading(rank, 0, "", self._lines, _read_pid(text), writer)
+            self._heading = _Heading(rank, 0, "", self._lines, read_heading_pid(text), writer)
             self._heading.others = find_same(text[:400], is_heading=True) - {rank}
             self._heading.node = find_host(text)
         elif not self._note_several(text, writer):
@@ -379,15 +382,12 @@ class StackReader:
             return
         self._end_thread(known)
         process = known.process
+        if len(process.threads) == 1 and len(process.threads[0].frames) < known.least:
+            return
         process.threads = mark_main([one for one in process.threads if one.frames])
         if process.threads:
             process.is_worker = is_worker(process.threads, known.command)
             yield process
-
-
-def _read_pid(text: str) -> int:
-    process = _HEADING_PID.search(text[:200])
-    return int(process[1] or process[2]) if process else 0
 
 
 def _is_other(known: _Open, head: re.Match[str]) -> bool:
