@@ -37,7 +37,7 @@ def tell_kernel(*states: str, host: str = "gpu-n07", card: str = "ibp94s0") -> l
 def test_port_that_comes_up_again_flaps(tmp_path: Path, lines: list[str], often: str) -> None:
     finding = first_of(say(tmp_path, *lines))
 
-    assert (finding.code, finding.culprits.nodes) == ("N410", ["gpu-n07"])
+    assert (finding.code, finding.culprits.nodes) == ("N408", ["gpu-n07"])
     assert f"lost its link {often}" in finding.summary
 
 

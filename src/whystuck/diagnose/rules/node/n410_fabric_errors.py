@@ -36,9 +36,6 @@ class FabricErrors(CheckRule):
     have less than a hundredth of that. Or one port alone with as many, whose rate is half of that
     of most cards of its host, or less.
 
-    Of lines of NCCL (`Got async event : port error`, `port active`) and of the kernel (`Link down`,
-    `Link up`): a port that lost its link and got it back. One that stays down is N408 or C208.
-
     ## False alarms
 
     A port that is not meant to be connected. Counters from before a repair: clear them with

@@ -1,4 +1,4 @@
-"""N410 by a port of InfiniBand or RoCE that loses its link and gets it back: it flaps."""
+"""N408 by a port of InfiniBand or RoCE that loses its link and gets it back: it flaps."""
 
 from __future__ import annotations
 
@@ -57,14 +57,14 @@ def _make_case(
     often = f"{times} times" if times > 1 else "once"
     port = f"port {' and '.join(names[:4])}" if names else "a port"
     return Case(
-        code=codes.FABRIC_ERRORS,
+        code=codes.NIC_DOWN,
         summary=f"{port} of {node} lost its link {often} and got it back: it flaps, and what goes "
         "over it waits or fails",
         tier=OUTSIDE,
         nodes=(node,),
         lines=tuple(sorted((*downs, *ups), key=lambda one: (one.artifact, one.row)))[:_MAX_LINES],
         time=find_time(downs),
-        details={"port": names[0] if names else "", "downs": times},
+        details={"interface": names[0] if names else "", "state": "flapping", "downs": times},
         remedies=(
             f"ssh {node} 'mlxlink -d DEVICE; dmesg -T | grep -i link'   # cable, module, switch",
             f"until then leave {node} out, or that card on all hosts with NCCL_IB_HCA=^CARD",
