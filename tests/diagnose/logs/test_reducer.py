@@ -215,3 +215,33 @@ def test_that_all_parameters_are_used_is_no_error(tmp_path: Path) -> None:
     text = "[Rank 0] reducer: all parameters were used in producing the loss\n"
     text += trace("ValueError: bad batch", "fit.py:12", rank=0)
     assert first(tmp_path, {"train.log": text}).code != "C213"
+
+
+SIZES = (
+    "RuntimeError: [{0}]: params[{1}] in this process with {2} {3} appears not to match {2} of the "
+    "same param in process 0."
+)
+
+
+@pytest.mark.parametrize("what", ["sizes", "strides"])
+@pytest.mark.parametrize("rank", [1, 5])
+def test_one_line_tells_of_two_ranks_only(tmp_path: Path, what: str, rank: int) -> None:
+    finding = first(
+        tmp_path, {"train.log": trace(SIZES.format(rank, 4, what, "[9, 2]"), rank=rank)}
+    )
+
+    assert (finding.code, finding.culprits.ranks) == ("C213", [])
+    assert finding.confidence.value == "likely"
+    assert f"parameter 4 of rank {rank}" in finding.summary
+    assert "rank 0" in finding.summary
+    assert "all ranks: parameter 4 of" in finding.summary
+    assert finding.details["same_everywhere"] is False
+
+
+def test_some_of_many_ranks_differ_from_rank_0(tmp_path: Path) -> None:
+    text = "".join(trace(SIZES.format(rank, 0, "sizes", "[9]"), rank=rank) for rank in (4, 5, 6))
+    finding = first(tmp_path, {"train.log": text})
+
+    assert finding.culprits.ranks == []
+    assert "of ranks 4-6" in finding.summary
+    assert "on all ranks in" not in finding.summary

@@ -15,6 +15,7 @@ from whystuck.evidence.ranks import MAX_RANK
 from whystuck.parse.logs.lines.line_texts import ToldText, read_text
 from whystuck.parse.logs.lines.lines import LogLine
 from whystuck.parse.logs.lines.times import Stamp, read_stamp
+from whystuck.parse.logs.owners.headed_looks import HeadedLooks
 from whystuck.parse.logs.owners.process_words import ENVIRON, EnvironLoop, is_row_of_ps
 from whystuck.parse.logs.owners.said_places import PodRanks, SaidPlaces, join_sets
 from whystuck.parse.logs.steady_steps import Pace
@@ -157,6 +158,7 @@ class LogFacts:
     loop: EnvironLoop = field(default_factory=EnvironLoop)
     pods: PodRanks = field(default_factory=PodRanks)
     said: SaidPlaces = field(default_factory=SaidPlaces)
+    looks: HeadedLooks = field(default_factory=HeadedLooks)
 
     def note(self, line: LogLine, row: int) -> None:
         """Take what any line tells by its prefixes, and what it says of the job."""
@@ -248,10 +250,19 @@ class LogFacts:
                 self.local_by_pid.setdefault(pid, rank)
             else:
                 self.rank_by_pid.setdefault(pid, set()).add(rank)
+        if look := self.looks.read(line.text, row):
+            self._note_look(*look)
         self.said.note(told.said, line.rank)
         self.said.note_groups(told.groups)
         if (pod := self.pods.read(line.text, row)) and len(self.node_by_rank) < _MAX_KEPT:
             self.node_by_rank.setdefault(pod[1], pod[0])
+
+    def _note_look(self, pid: int, rank: int, is_so: bool) -> None:  # noqa: FBT001
+        """Take whose process was looked at below a heading, or take it back."""
+        if is_so and len(self.rank_by_pid) < _MAX_KEPT:
+            self.rank_by_pid.setdefault(pid, set()).add(rank)
+        elif not is_so and self.rank_by_pid.get(pid) == {rank}:
+            del self.rank_by_pid[pid]
 
     def find_kind(self) -> str:
         """Tell the kind of the log from the lines that were sampled; empty for output of ranks."""

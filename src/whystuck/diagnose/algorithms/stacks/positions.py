@@ -26,6 +26,8 @@ _LOAD_WORDS = re.compile(r"(?:^|_)(?:load|restore|resume)")
 _EVALUATION_WORDS = ("eval", "valid", "infer", "predict", "generate")
 _WORKER_WAITS = {"_try_get_data", "_get_data"}
 _TRANSFERS = {"send", "recv", "send_object_list", "recv_object_list"}
+_TRANSFER_FILE = re.compile(r"(?:^|[/\\])p2p(?:_\w{1,20})?\.py$")
+_TRANSFER_NAME = re.compile(r"(?:^|_)i?(?:send|recv|communicate)(?:_|$)")
 _COMPILER_PARTS = ("torch/_inductor/", "torch/_dynamo/convert_frame", "/triton/compiler/")
 # What runs the code that was compiled lies beside the compiler.
 _COMPILED_PARTS = (
@@ -143,7 +145,7 @@ def _classify(frames: tuple[Frame, ...]) -> Doing:
 def _classify_wait(frames: tuple[Frame, ...], names: list[str]) -> Doing:
     if _waits_natively(tuple(_select_native(frames))):
         return Doing.COLLECTIVE
-    if _is_handed_on(frames) or is_device_wait(frames):
+    if _is_handed_on(frames) or is_device_wait(frames) or is_cut_transfer(frames):
         return Doing.COLLECTIVE
     is_inside = is_in(frames[0], _DISTRIBUTED) or any(
         is_in(frame, "torch/distributed/distributed_c10d.py") for frame in frames[:_INNERMOST]
@@ -224,9 +226,21 @@ def is_compiling(frames: Sequence[Frame]) -> bool:
 
 def is_transferring(frames: Sequence[Frame]) -> bool:
     """Tell whether a stack is inside a send or a receive."""
-    return any(
+    return is_cut_transfer(frames) or any(
         is_in(frame, "torch/distributed/distributed_c10d.py") and name_function(frame) in _TRANSFERS
         for frame in frames[:_INNERMOST]
+    )
+
+
+def is_cut_transfer(frames: Sequence[Frame]) -> bool:
+    """Tell whether a stack is cut at a send or a receive of a library for pipelines.
+
+    `recv_backward (colossalai/pipeline/p2p.py:607)`: the calls of torch below it are left out.
+    """
+    first = next(iter(frames), None)
+    is_there = first is not None and _TRANSFER_FILE.search(first.file) is not None
+    return (
+        first is not None and is_there and _TRANSFER_NAME.search(name_function(first)) is not None
     )
 
 

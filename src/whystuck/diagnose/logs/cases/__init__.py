@@ -14,6 +14,7 @@ from whystuck.diagnose.logs.cases.devices.device_faults import make_device_fault
 from whystuck.diagnose.logs.cases.devices.device_memory import make_device_memory
 from whystuck.diagnose.logs.cases.devices.downed import make_downed
 from whystuck.diagnose.logs.cases.devices.fabric_managers import make_fabric_managers
+from whystuck.diagnose.logs.cases.devices.flapping import make_flapping
 from whystuck.diagnose.logs.cases.devices.hardware import make_hardware
 from whystuck.diagnose.logs.cases.devices.miscomputing import make_miscomputing
 from whystuck.diagnose.logs.cases.devices.pairs import make_pairs
@@ -99,6 +100,7 @@ from whystuck.diagnose.logs.cases.timeouts import make_lost, make_timeouts
 from whystuck.diagnose.logs.cases.transfers.gathered_shapes import make_gathered_shapes
 from whystuck.diagnose.logs.cases.transfers.left_out_sends import make_left_out_sends
 from whystuck.diagnose.logs.cases.transfers.micro_batches import make_micro_batches
+from whystuck.diagnose.logs.cases.transfers.past_receives import make_past_receives
 from whystuck.diagnose.logs.cases.transfers.told_splits import make_told_splits
 from whystuck.diagnose.logs.cases.transfers.told_transfers import make_told_transfers
 from whystuck.diagnose.logs.cases.transfers.transfer_rings import make_transfer_rings
@@ -117,6 +119,7 @@ MAKERS: tuple[Maker, ...] = (
     make_hardware,
     make_fabric_managers,
     make_downed,
+    make_flapping,
     make_unaddressed,
     make_device_fault,
     make_miscomputing,
@@ -176,6 +179,7 @@ MAKERS: tuple[Maker, ...] = (
     make_told_splits,
     make_told_transfers,
     make_micro_batches,
+    make_past_receives,
     make_left_out_sends,
     make_parted,
     make_past,

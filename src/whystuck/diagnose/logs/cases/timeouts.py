@@ -22,6 +22,7 @@ from whystuck.diagnose.logs.cases.parts import (
 )
 from whystuck.diagnose.logs.story import LOST, WAIT, Case
 from whystuck.diagnose.logs.view import LogView
+from whystuck.evidence.finding import Confidence
 from whystuck.evidence.live import PythonException
 from whystuck.evidence.logs.lines import LogEvent
 from whystuck.evidence.ranks import name_ranks
@@ -60,7 +61,11 @@ def make_timeouts(view: LogView) -> Iterator[Case]:
     tail = f"; they name {name_ranks(named)}" if named else "; who was missing is not known"
     if not named and len(waiting) > 1 and set(waiting) == view.ranks == set(range(len(waiting))):
         tail = ": none of them is missing, and why it did not end is not in the logs"
-    if not waiting and stuck:
+    is_alone = len(heard := _list_heard(view)) == 1 and not waiting and bool(stuck)
+    if is_alone:
+        summary = f"the watchdog of {name_ranks(sorted(heard))} did not move; of no other rank is "
+        summary += "there a line"
+    elif not waiting and stuck:
         summary = f"the watchdog of {name_ranks(list_ranks(stuck))} did not move"
     else:
         summary = f"{who} waited in {what} until its time limit{tail}"
@@ -76,6 +81,7 @@ def make_timeouts(view: LogView) -> Iterator[Case]:
         exceptions=exceptions,
         where=place_exceptions(exceptions[:1]),
         time=find_time(events, exceptions, stuck),
+        confidence=Confidence.POSSIBLE if is_alone else Confidence.LIKELY,
         details={"waiting": waiting, "silent": silent, **op},
         remedies=_advise(view, stuck, named, silent),
     )
@@ -100,10 +106,18 @@ def _find_lines(view: LogView, exceptions: tuple[PythonException, ...]) -> Itera
 def _find_named(view: LogView, waiting: list[int], stuck: list[LogEvent]) -> list[int]:
     """Return the ranks that peers name as missing, or whose own watchdog says that it hangs."""
     named = {rank for rank in view.votes if rank not in waiting}
+    # A watchdog hangs where its device hangs, which peers of a stuck rank may do too: of one that
+    # is heard of alone nobody knows whether the others hang as well.
     hung = set(list_ranks(stuck)) - set(waiting)
-    # A watchdog hangs where its device hangs, which peers of a stuck rank may do too.
     both = named & hung
+    if not named and len(_list_heard(view)) <= 1:
+        return []
     return sorted(both or named or (hung if len(hung) == 1 else set()))
+
+
+def _list_heard(view: LogView) -> frozenset[int]:
+    """Return the ranks of which there is any line."""
+    return view.told_ranks.union(*(file.ranks for file in view.files)) - {-1}
 
 
 def _choose(events: list[LogEvent]) -> list[LogEvent]:

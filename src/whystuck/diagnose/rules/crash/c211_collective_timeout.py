@@ -29,9 +29,10 @@ class CollectiveTimeout(LogRule):
     cause. When another cause is found, or a rank that these ranks waited for saves or sets up and
     goes on, this finding is dropped. The ranks of `Watchdog caught collective operation timeout`
     waited: they are victims. A rank is named only where others name it (`Ranks 3 failed to pass
-    monitoredBarrier`) or its own watchdog says that it hangs; who sends `dump signal ... from rank
-    6` only waited first. `details` holds the op, its number in its group, its size, who waited and
-    of whom there is no word (`silent`); a number means nothing in another group.
+    monitoredBarrier`) or its own watchdog says that it hangs, in a text that tells of other ranks
+    too; who sends `dump signal ... from rank 6` only waited first. `details` holds the op, its
+    number in its group, its size, who waited and of whom there is no word (`silent`); a number
+    means nothing in another group.
 
     ## False alarms
 

@@ -22,6 +22,7 @@ class ReducerError(LogRule):
     `TORCH_DISTRIBUTED_DEBUG` is INFO or DETAIL. Where all ranks say so, the model or the loss is
     the reason; where some do, those ranks went another way through the model. Of models that
     differ, the ranks are named whose number of parameters, or sizes, most others do not have.
+    One message of sizes compares two ranks, that one and rank 0: which of them is odd is not known.
 
     In `details`: `kind` is unused, ready-twice or different-models; `ranks` say so;
     `same_everywhere` tells whether all of them name the same parameters; `parameters` and

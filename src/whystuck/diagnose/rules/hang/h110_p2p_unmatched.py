@@ -45,6 +45,9 @@ class P2pUnmatched(Rule):
     rank has such a series, both are named, as a possible cause. Without op logs, the probe's
     counts of sends and receives tell of another peer, as likely.
 
+    Of pasted stacks, one of two stages waits in a receive, and the other one is past all
+    micro-batches of the step: in the norm of the gradients, their sums or the optimizer.
+
     A send too many may do no harm until its receiver has all that it wants and ends: who then loses
     the connection is judged in the same way, as `likely`, by where habits were broken before.
 

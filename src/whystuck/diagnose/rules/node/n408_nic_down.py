@@ -32,6 +32,9 @@ class NicDown(CheckRule):
     down while ranks worked. Without such a look, or where the card itself broke, it is C208. Or an
     interface of which gloo finds no address, and that `ip -br addr` shows to be down there.
 
+    Or a port of which NCCL (`port error`, `port active`) or the kernel (`Link down`, `Link up`)
+    say that it lost its link and got it back: it flaps.
+
     ## False alarms
 
     A variable that is meant for another node.

@@ -65,7 +65,9 @@ class SlowRank(Rule):
     are far apart, some rank is slow, and nobody is named.
     Lines that tell the least and the most of all ranks and whose they are (Megatron's straggler
     lines, `slowest rank 12 (1.9 s)`) name the one that is last in three of four, or that has the
-    least throughput as well; where it changes, nobody.
+    least throughput as well; where it changes, nobody. Where all take as long, as in a step that
+    ends in a collective, its throughput alone names a rank: with the lowest clock, or with a list
+    (`Bottom 4 Ranks with lowest Etpt(TF)`) in which it stands apart.
 
     What ranks do together takes longest on those that wait, and is left out. Ranks that the
     straggler reports of nvidia-resiliency-ext name are told as well.

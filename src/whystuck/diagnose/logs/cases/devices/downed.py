@@ -14,11 +14,11 @@ from whystuck.evidence.logs.lines import LogEvent
 _MAX_LINES = 6
 # What says that a link went down, and what says no more of the card than that.
 _EVENTS = ("link.down", "nccl.ib_async_fatal")
-_MILD = {*_EVENTS, "mlx5.port_module", "nccl.ib_error_cqe"}
+MILD = {*_EVENTS, "mlx5.port_module", "nccl.ib_error_cqe"}
 _ACTIVE = {"active", "up"}
 # The card or the interface of which a line speaks.
 _CARD = re.compile(r"NET/IB ?:(?: NIC)? (\w{2,40}?):\d")
-_INTERFACE = re.compile(r"([A-Za-z][\w.-]{1,40}): (?:NIC )?[Ll]ink (?:is )?[Dd]own")
+_INTERFACE = re.compile(r"([A-Za-z][\w.-]{1,40}): (?:NIC )?[Ll]ink (?:is )?(?:[Dd]own|[Uu]p)\b")
 # Kernels name the interfaces of such cards by their ports, other than those of a board.
 _IS_OF_CARD = re.compile(r"^(?:ib\w{1,20}|en\w{1,20}np\d{1,2}|roce\w{0,20}|rdma\w{0,20})$")
 _IS_CARD = re.compile(r"^(?:mlx|bnxt_re|irdma|hns|qedr|rocep|ibp|rdmap|efa)\w*\d")
@@ -38,16 +38,16 @@ def make_downed(view: LogView) -> Iterator[Case]:
     ports = _list_last(view)
     for node in sorted({event.node for event in events} - {""}):
         own = [event for event in events if is_same_host(event.node, node)]
-        told = [one for one in view.list_events(codes.HARDWARE_ERROR) if _is_on(one, node)]
+        told = [one for one in view.list_events(codes.HARDWARE_ERROR) if is_on(one, node)]
         down = [
             port
             for port in ports
-            if _is_on(port, node)
+            if is_on(port, node)
             and port.groups["state"] not in _ACTIVE
             and any(_is_of(view, port, event) for event in own)
         ]
         is_felt = any(view.is_felt(event.time) is not False for event in own)
-        if down and is_felt and all(one.signature in _MILD for one in told):
+        if down and is_felt and all(one.signature in MILD for one in told):
             yield _make_case(view, node, down, own, told)
 
 
@@ -106,7 +106,13 @@ def _list_last(view: LogView) -> list[LogEvent]:
     return list(last.values())
 
 
-def _is_on(event: LogEvent, node: str) -> bool:
+def find_card(event: LogEvent) -> str:
+    """Return the card or the interface of which a line says that its link is down, or up."""
+    match = _CARD.search(event.text) or _INTERFACE.search(event.text)
+    return match[1] if match else ""
+
+
+def is_on(event: LogEvent, node: str) -> bool:
     """Tell whether a line is of a host, or of none that is known."""
     return not event.node or is_same_host(event.node, node)
 

@@ -85,8 +85,9 @@ def _is_odd(view: LogView, found: Sequence[LogEvent], rows: Sequence[LogEvent]) 
 
     What somebody looked up is what does not move.
     """
-    looked = {row.groups["pid"] for row in found if row.signature == _LOOK}
-    if all(row.groups["pid"] in looked for row in found) or 2 * len(found) < len(rows):
+    looked = {row.groups["pid"] for row in rows if row.signature == _LOOK}
+    is_looked = all(row.signature == _LOOK or row.groups["pid"] in looked for row in found)
+    if is_looked or 2 * len(found) < len(rows):
         return bool(found)
     owners = {_find_rank(view, row) for row in found}
     return None not in owners and 0 < 2 * len(owners) < len(view.ranks)

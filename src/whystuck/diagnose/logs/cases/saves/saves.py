@@ -47,7 +47,7 @@ def make_slow_saves(view: LogView) -> Iterator[Case]:
     raised = tuple(item for item in view.exceptions if is_timeout(item))
     if not (waits or raised):
         return
-    limit_s = _find_limit(waits)
+    limit_s = find_limit(waits)
     fields = [save for save in _list_fields(view) if save.seconds >= _NEAR * limit_s]
     saves = [*_list_told(view), *_list_files(view), *fields]
     near = [save for save in saves if _is_during(save, waits)]
@@ -120,7 +120,8 @@ def _list_files(view: LogView) -> Iterator[_Save]:
             yield _Save(event.rank, (end.time.ns - event.time.ns) / _NS_PER_S, end)
 
 
-def _find_limit(waits: Sequence[LogEvent]) -> float:
+def find_limit(waits: Sequence[LogEvent]) -> float:
+    """Return the seconds until ranks gave up, by their lines, or else those of NCCL's groups."""
     told = [event.groups.get("to") or event.groups.get("ms") or "" for event in waits]
     limits = [int(text[:12]) / 1000 for text in told if text.isdecimal()]
     return min(limits, default=_LIMIT_S) or _LIMIT_S

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -9,7 +10,7 @@ from whystuck.diagnose import codes
 from whystuck.diagnose.algorithms.failures.causes import is_timeout
 from whystuck.diagnose.logs.cases.parts import WAITS, find_time, is_said, list_ranks
 from whystuck.diagnose.logs.cases.saves.growing_saves import make_growing_saves
-from whystuck.diagnose.logs.cases.saves.saves import make_slow_saves
+from whystuck.diagnose.logs.cases.saves.saves import find_limit, make_slow_saves
 from whystuck.diagnose.logs.story import BUSY, Case
 from whystuck.diagnose.logs.view import LogView
 from whystuck.evidence.finding import Confidence
@@ -18,7 +19,11 @@ from whystuck.evidence.logs.lines import LogEvent
 from whystuck.evidence.ranks import name_ranks
 
 _SETUP = "progress.setup"
-_DOWNLOAD = "progress.download"
+_DOWNLOAD, _UPLOAD = "progress.download", "progress.upload"
+# The time that a bar of progress has taken: `[29:33<11:50, 1.98MB/s]`, `[1:02:03<?`
+_ELAPSED = re.compile(r"\[(?:(\d{1,3}):)?(\d{1,2}):(\d{2})<")
+# What is uploaded for this share of a limit is what kept the ranks until it.
+_LONG = 0.5
 # Blocks of transformers, accelerate, Lightning and YOLO that the first process enters alone.
 _LEADER_FIRST = {
     "main_process_first",
@@ -59,6 +64,13 @@ _KINDS = (
         "prepare the data before the job, and let the ranks wait with a longer limit",
     ),
     _Kind(
+        _UPLOAD,
+        "",
+        codes.CHECKPOINT_SLOW,
+        "a checkpoint was being uploaded",
+        "upload in the background, or after the job, and let no rank wait for it",
+    ),
+    _Kind(
         _DOWNLOAD,
         "",
         codes.SETUP_SLOW,
@@ -83,7 +95,7 @@ def make_busy(view: LogView) -> Iterator[Case]:
         return
     waiting = sorted({*list_ranks(waits), *(item.rank for item in raised)} - {-1})
     for kind in _KINDS:
-        lines = _find_open(view, kind)
+        lines = _list_uploads(view, waits) if kind.signature == _UPLOAD else _find_open(view, kind)
         if not lines or (kind.code == codes.CHECKPOINT_SLOW and _is_told_of(view)):
             continue
         last = lines[-1]
@@ -130,6 +142,33 @@ def _find_open(view: LogView, kind: _Kind) -> list[LogEvent]:
     ends: Sequence[LogEvent] = list(view.list_signatures(kind.end)) if kind.end else ()
     is_over = any(end.artifact == last.artifact and end.row > last.row for end in ends)
     return [] if is_over else lines
+
+
+def _list_uploads(view: LogView, waits: Sequence[LogEvent]) -> list[LogEvent]:
+    """Find the bars of an upload that took as long as ranks waited, or went on below that.
+
+    A bar itself does not tell an upload from a download: another line says which it is.
+    """
+    told = [one for one in view.list_signatures(_UPLOAD) if not one.is_past]
+    bars = [one for one in view.list_signatures(_DOWNLOAD) if told and not one.is_past]
+    bars += [one for one in told if one.groups.get("pct")]
+    # Several files have a bar each.
+    last = {one.text.partition(":")[0]: one for one in sorted(bars, key=lambda one: one.row)}
+    bars = sorted((one for one in last.values() if not is_done(one)), key=lambda one: one.row)
+    rows = {one.artifact: one.row for one in reversed(waits)}
+    limit_s = find_limit(waits)
+    return [
+        bar
+        for bar in bars
+        if bar.row > rows.get(bar.artifact, bar.row) or _find_elapsed(bar) >= _LONG * limit_s
+    ]
+
+
+def _find_elapsed(bar: LogEvent) -> int:
+    """Return the seconds that a bar says it has taken."""
+    match = _ELAPSED.search(bar.text)
+    hours, minutes, seconds = (int(one or 0) for one in match.groups()) if match else (0, 0, 0)
+    return (hours * 60 + minutes) * 60 + seconds
 
 
 def _list_undone(lines: list[LogEvent]) -> list[LogEvent]:

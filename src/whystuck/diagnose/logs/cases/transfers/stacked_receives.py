@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from whystuck.diagnose.algorithms.stacks.frames import is_user_frame, name_function
-from whystuck.diagnose.algorithms.stacks.positions import is_transferring
+from whystuck.diagnose.algorithms.stacks.positions import is_cut_transfer, is_transferring
 from whystuck.diagnose.logs.view import LogView
 from whystuck.evidence.live import ThreadStack
 from whystuck.evidence.ranks import MAX_RANK
@@ -71,6 +71,9 @@ def list_stacked_receives(view: LogView) -> Iterator[StackedReceive]:
 
 def is_receiving(thread: ThreadStack) -> bool:
     """Tell whether a thread is inside a receive."""
+    if is_cut_transfer(thread.frames):
+        name = name_function(thread.frames[0])
+        return "recv" in name and "send" not in name
     inner = [one for one in thread.frames if not is_user_frame(one)]
     return is_transferring(thread.frames) and any(
         name_function(one) in _RECEIVES for one in inner[:_NEAR]

@@ -89,6 +89,11 @@ class _Told:
             self.first = max(self.first, (int(match[3]), match[2]))
 
     @property
+    def compared(self) -> tuple[int, ...]:
+        """Ranks that have another size or stride of a parameter than rank 0 has."""
+        return () if self.counts else tuple(sorted(self.has))
+
+    @property
     def is_same(self) -> bool:
         """Whether all ranks that say so name the same parameters."""
         return (
@@ -127,7 +132,9 @@ def _make_case(view: LogView, kind: str, told: _Told) -> Case:
     first = sorted(told.exceptions, key=lambda item: item.rank not in ranks)[:1]
     where = place_exceptions(first)
     place = f" in {describe_place(where[0])}" if where else ""
-    is_whole = bool(told.events or told.exceptions)
+    # One line is of two ranks, and either may be the odd one.
+    is_open = len(told.compared) == 1 and not ranks
+    is_whole = bool(told.events or told.exceptions) and not is_open
     return Case(
         code=codes.REDUCER_ERROR,
         summary=_summarise(kind, told, ranks) + place,
@@ -142,7 +149,7 @@ def _make_case(view: LogView, kind: str, told: _Told) -> Case:
         details={
             "kind": kind,
             "ranks": sorted(told.ranks),
-            "same_everywhere": not ranks and told.is_same,
+            "same_everywhere": not ranks and told.is_same and not told.compared,
             "parameters": {str(rank): list(names) for rank, names in sorted(told.params.items())},
             "indices": {str(rank): list(found) for rank, found in sorted(told.indices.items())},
         },
@@ -204,7 +211,16 @@ def _summarise(kind: str, told: _Told, ranks: tuple[int, ...]) -> str:
             f"the model is not the same on all ranks: rank {counts[1]} has {counts[2]} parameters, "
             f"rank {counts[3]} has {counts[4]}"
         )
+    if told.compared and not ranks:
+        return f"the model is not the same on all ranks: {_tell_sizes(told, names)}"
     return f"the model is not the same on all ranks: {names or 'a parameter'} differs {who}"
+
+
+def _tell_sizes(told: _Told, names: str) -> str:
+    """Tell which ranks differ from rank 0; what that one has, the message does not say."""
+    rank = told.compared[0]
+    shown = f" (there it is {told.has[rank]})" if len(set(told.has.values())) == 1 else ""
+    return f"{names or 'a parameter'} of {name_ranks(told.compared)}{shown} differs from rank 0's"
 
 
 def _name_parameters(told: _Told, ranks: tuple[int, ...]) -> str:

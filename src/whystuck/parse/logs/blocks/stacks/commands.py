@@ -15,7 +15,8 @@ _ENVIRON = re.compile(r"(?<![\w-])RANK=['\"]?(\d{1,7})(?![\w.])")
 _LOCAL_ENVIRON = re.compile(r"(?<![\w-])LOCAL_RANK=['\"]?(\d{1,4})(?![\w.])")
 # A word about it behind the command, in brackets or as a comment.
 _SAID = re.compile(
-    r"\s(?:[#\[(<]|<-{1,3}|-{2,3}>?)\s?(?:this is |is |= ?|global )?rank[ =:_#]{0,2}(\d{1,7})"
+    r"\s(?:[#\[(<]|<-{1,3}|-{2,3}>?)\s?"
+    r"(?:this is |is |= ?|global |(?:the )?main(?: process)?, {0,2})?rank[ =:_#]{0,2}(\d{1,7})"
     r"(?:[,;](?![^()\[\]]{0,60}rank)[^()\[\]]{0,60})?[\])>]?[\s.]{0,8}$",
     re.IGNORECASE,
 )

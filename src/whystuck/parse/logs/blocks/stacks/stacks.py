@@ -76,6 +76,7 @@ _MAX_STRANGERS = 200
 _MAX_THREADS = 256
 _MAX_FRAMES = 200
 _MAX_NOTES = 16
+_LEAST_NAMED = 2
 # Lines between the name of a rank and its stack: a fence, the command, versions.
 _MAX_PREAMBLE = 6
 # Lines behind a stack in which somebody says who else has it.
@@ -95,6 +96,8 @@ class _Open:
     notes: list[tuple[int, str]] = field(default_factory=list)
     # How far in the variables of the last frame stand, -1 where none are shown.
     indent: int = -1
+    # So many frames make a stack: a line of a rank alone may look like one.
+    least: int = 1
 
 
 @dataclass(slots=True)
@@ -115,8 +118,8 @@ class _Heading:
 
     @property
     def names_one(self) -> bool:
-        """Whether it tells whose the next stack is."""
-        return self.rank != UNKNOWN_RANK or self.local >= 0 or self.is_rest
+        """Whether it tells whose the next stack is: a rank's, or one process's."""
+        return self.rank != UNKNOWN_RANK or self.local >= 0 or self.is_rest or bool(self.command)
 
 
 class StackReader:
@@ -177,12 +180,16 @@ class StackReader:
             yield from self._close(line.owner)
 
     def _begin_bare(self, text: str, line: LogLine, row: int) -> bool:
-        """Begin a process by its first frame, where a heading stands above it and no thread."""
+        """Begin a process by its first frame, where a heading or a prefix names it alone."""
         heading = self._heading
         is_near = heading.names_one and self._lines - heading.seen <= _MAX_PREAMBLE
-        if not is_near or line.owner in self._open or not (source := find_bare(text)):
+        is_named = is_near or line.rank != UNKNOWN_RANK
+        if not is_named or line.owner in self._open or not (source := find_bare(text)):
+            return False
+        if not is_near and source != "py-spy":
             return False
         known = self._open_process(StackSeen(row, line, source=source))
+        known.least = 1 if is_near else _LEAST_NAMED
         known.process.threads.append(ThreadStack(0, "MainThread", (), is_main=True))
         self._last_owner = line.owner
         return self._take_frame(text, line.owner)
@@ -378,6 +385,8 @@ class StackReader:
             return
         self._end_thread(known)
         process = known.process
+        if len(process.threads) == 1 and len(process.threads[0].frames) < known.least:
+            return
         process.threads = mark_main([one for one in process.threads if one.frames])
         if process.threads:
             process.is_worker = is_worker(process.threads, known.command)
