@@ -367,15 +367,3 @@ def take_note(process: StackSeen, note: str) -> None:
         process.others |= find_same(note) - {process.rank}
     elif ranks := sorted(find_same(note)) or find_group_heading(note, UNKNOWN_RANK)[0]:
         process.rank, process.others = ranks[0], frozenset(ranks[1:])
-
-
-# The process of the rank, where a heading tells both.
-_HEADING_PID = re.compile(
-    r"\b(?:pid|PID)[ =:#]{0,3}(\d{1,10})\b|^[\W_]{0,12}(\d{2,7})[ ,:(]{1,3}RANK[= ]"
-)
-
-
-def read_heading_pid(text: str) -> int:
-    """Return the process that a heading tells beside the rank, 0 where it does not."""
-    process = _HEADING_PID.search(text[:200])
-    return int(process[1] or process[2]) if process else 0
