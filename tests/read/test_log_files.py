@@ -15,6 +15,8 @@ import pytest
 from tests.logs.cases import CORPUS, load_case
 from tests.logs.pad import Size, pad_case
 
+from whystuck.parse.logs import reader
+from whystuck.parse.logs.blocks.stacks.shown_source import MOST_PASTED
 from whystuck.parse.logs.compiled import LogTables, load_tables
 from whystuck.parse.logs.tables import LogTable
 from whystuck.pipeline import read_evidence
@@ -135,6 +137,9 @@ def test_files_cut_into_parts_tell_the_same(
 ) -> None:
     folder = pad_case(load_case(CORPUS / name), Size(24, seed=3)).write(tmp_path)
     paths = sorted(path for path in folder.rglob("*.[tl]*") if path.name != "truth.json")
+    # Of what is compared across a whole text only small ones are read, which are never cut.
+    assert MOST_PASTED < log_files.SEGMENT_BYTES
+    monkeypatch.setattr(reader, "MOST_PASTED", 0)
     whole = tell(read(*paths, root=folder))
 
     monkeypatch.setattr(log_files, "SEGMENT_BYTES", segment)

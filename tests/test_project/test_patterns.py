@@ -26,6 +26,7 @@ _MADE = {
     "diagnose.algorithms.failures.config_kinds": "in a table that is a global",
     "launch.incidents.torch_dumps": "a name and a number",
     "parse.logs.lines.line_forms": "in tables that are globals",
+    "parse.logs.lines.own_prefixes": "80 characters, with numbers between others",
     "parse.logs.search.patterns": "checks signatures",
     "parse.logs.search.scan": "of the table of signatures",
     "parse.logs.signatures": "of the table of signatures",

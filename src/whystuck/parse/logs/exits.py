@@ -332,8 +332,7 @@ def _make_mpirun(seen: ExitSeen, match: re.Match[str]) -> ExitSeen:
 
 def _make_child(seen: ExitSeen, match: re.Match[str]) -> ExitSeen:
     seen.pid = int(match[1][:9])
-    # Lightning's main process puts the number of the child on its host before the line. Of ends
-    # without a signal it tells the first by number, not by time.
+    # Lightning puts the child's number before it; without a signal, of the first by number.
     if seen.line.rank != UNKNOWN_RANK and match[2].startswith("-"):
         seen.local = seen.line.rank
     return _with_code(seen, int(match[2][:6]))

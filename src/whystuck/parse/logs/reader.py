@@ -24,10 +24,9 @@ from whystuck.parse.logs.clusters import ClusterReader
 from whystuck.parse.logs.compiled import LogTables, load_tables
 from whystuck.parse.logs.exits import ExitReader
 from whystuck.parse.logs.lines.above import BEFORE_BYTES, count_above, lines_above, read_raw
-from whystuck.parse.logs.lines.labels import find_labels, find_own
+from whystuck.parse.logs.lines.labels import learn_labels
 from whystuck.parse.logs.lines.line_forms import cut_bar
 from whystuck.parse.logs.lines.lines import MAX_TEXT, LogLine, parse_line
-from whystuck.parse.logs.lines.own_prefixes import OwnPrefix
 from whystuck.parse.logs.lines.progress_lines import HeldLine, HeldLines
 from whystuck.parse.logs.lines.wrapped import find_width, join_wrapped, split_record
 from whystuck.parse.logs.parts import EventKeeper, EventSeen, LogPart
@@ -70,7 +69,7 @@ class LogReader:
             sampled: How many lines of each end are looked at for what they tell of the job.
         """
         self._patterns = tables.patterns
-        self._labels, self._own = frozenset[str](), list[OwnPrefix]()
+        self._labels, self._own = learn_labels([], {})
         self._width = 0
         self._parsed: dict[bytes, LogLine] = {}  # what labels were learned from, looked at again
         if head:
@@ -158,8 +157,7 @@ class LogReader:
         if self._width:
             head = join_wrapped(head, self._width)
         lines = split_lines(COLOUR.sub(b"", head))
-        self._labels = find_labels(lines, self._parsed)
-        self._own = find_own(lines, self._labels, self._parsed)
+        self._labels, self._own = learn_labels(lines, self._parsed)
         self._parsed = {} if self._labels or self._own else self._parsed  # parsed otherwise
 
     def _parse(self, data: bytes) -> LogLine:

@@ -52,6 +52,14 @@ def find_labels(lines: list[bytes], parsed: dict[bytes, LogLine] | None = None) 
     return _find_numbers(lines) | shown | (often if is_labelled else frozenset())
 
 
+def learn_labels(
+    lines: list[bytes], parsed: dict[bytes, LogLine]
+) -> tuple[frozenset[str], list[OwnPrefix]]:
+    """Find what stands before some lines of a log: words, as `find_labels`, and other prefixes."""
+    labels = find_labels(lines, parsed)
+    return labels, find_own(lines, labels, parsed)
+
+
 def find_own(
     lines: list[bytes], labels: frozenset[str], parsed: dict[bytes, LogLine]
 ) -> list[OwnPrefix]:

@@ -27,7 +27,7 @@ _HEAD = re.compile(
     r"|(?P<block>(?:Exception Group )?Traceback \(most recent call last\)|  File \")"
 )
 _MARKS = (b"[rank", b"[Rank", b"[default", b".cpp:", b".h", b" NCCL ", b"Traceback (", b'  File "')
-_BARS = re.compile(r"[\s|+-]*[|+][\s|+-]*")  # of a group of exceptions
+_BARS = frozenset(" \t|+-")  # of a group of exceptions
 _ENDS = re.compile(r"[\s>|:\])}#$~.,-]$")
 _CLOCK = r"\d{1,4}(?:[-/:.]\d{1,4}){2,3}(?:[.,]\d{1,9})?"
 _TIMES = re.compile(rf"(?<![\w.])(?!\d{{1,3}}(?:\.\d{{1,3}}){{3}}){_CLOCK}")
@@ -36,8 +36,8 @@ _TOKEN = re.compile(
     r"(?P<ip>(?<![\d.])\d{1,3}(?:\.\d{1,3}){3}(?![\d.]))"
     rf"|(?P<clock>{_CLOCK})"
     r"|(?P<named>(?P<name>[A-Za-z_]{1,20})[ =:_#-]?(?P<number>\d{1,7})"
-    r"(?!(?!\.(?:log|err|out|txt)\b)[\w.-]*[A-Za-z\d]))"
-    r"|(?P<alone>(?<![\w.])\d{1,7}(?![\w.]*\w))"
+    r"(?!(?!\.(?:log|err|out|txt)\b)[\w.-]{0,20}[A-Za-z\d]))"
+    r"|(?P<alone>(?<![\w.])\d{1,7}(?![\w.]{0,20}\w))"
     r"|(?P<host>[A-Za-z][\w.-]{0,62}\d[\w.-]{0,20})"
 )
 _RANKS = frozenset({"r", "rk", "rank", "w", "wk", "wkr", "worker", "proc", "task"})
@@ -120,8 +120,9 @@ def find_own_prefixes(texts: Iterable[str], read_rank: Callable[[str], int]) -> 
 
 def _is_prefix(text: str) -> bool:
     """Tell a prefix from a sentence, and from the blanks before a frame."""
-    is_blank = not text.strip() or _BARS.fullmatch(text)
-    is_short = len(_WORD.findall(text)) <= _MAX_WORDS and not set(text) & set("\"'`")
+    used = set(text)
+    is_blank = not text.strip() or (used <= _BARS and not used.isdisjoint("|+"))
+    is_short = len(_WORD.findall(text)) <= _MAX_WORDS and used.isdisjoint("\"'`")
     return not is_blank and is_short and _ENDS.search(text) is not None
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from whystuck.diagnose import codes
 from whystuck.diagnose.algorithms.failures.causes import is_cascade, is_timeout
@@ -37,7 +37,7 @@ def make_left_alone(view: LogView) -> Iterator[Case]:
     left = {*list_ranks(lines), *list_ranks(raised)} - told.keys()
     if failed or not left or not 0 < len(told) <= len(left) or told.keys() & view.ended_ranks:
         return
-    if speaks_for_all(view, ranks) or not _are_busy(view, left, raised):
+    if speaks_for_all(view, ranks) or not _are_busy(view, told.keys(), left, raised):
         return
     own = [*told.values()]
     yield Case(
@@ -58,9 +58,15 @@ def make_left_alone(view: LogView) -> Iterator[Case]:
     )
 
 
-def _are_busy(view: LogView, left: set[int], raised: Sequence[PythonException]) -> bool:
+def _are_busy(
+    view: LogView, gone: Collection[int], left: set[int], raised: Sequence[PythonException]
+) -> bool:
     """Return whether ranks that lost a peer were not done themselves."""
     if left & set(list_ranks(raised)):
         return True
+    steps = {one.rank: int(one.groups["step"]) for one in view.list_signatures("table.rank_step")}
+    last = max((steps.get(rank, -1) for rank in gone), default=-1)
+    if last >= 0 and left <= steps.keys() and all(steps[rank] <= last for rank in left):
+        return False  # as far as who left: all are at their end
     done: list[LogEvent] = list(view.list_signatures(_DONE))
     return not done and any(left & file.loss_ranks for file in view.files)

@@ -258,18 +258,15 @@ class StackReader:
         if parent := find_parent(text[:400]):
             self._parent = parent
             return True
-        if COMMAND.search(text):
-            self._parent = 0
+        self._parent = 0 if COMMAND.search(text) else self._parent
         if process := find_process(text):
             is_near = self._lines - self._heading.seen <= _MAX_PREAMBLE
-            (pid, command), named = process, self._heading.rank_pid
-            is_own = is_near and not self._heading.pid and named in (0, pid)
-            told = self._heading if is_own else _Heading()
-            rank = find_rank(command) if told.rank == UNKNOWN_RANK else told.rank
-            node = self._heading.node if is_near else ""
-            self._heading = _Heading(
-                rank, pid, command, self._lines, 0, writer, node, told.local, told.others
-            )
+            pid, command = process
+            is_own = is_near and not self._heading.pid and self._heading.rank_pid in (0, pid)
+            told, node = self._heading if is_own else _Heading(), self._heading.node * is_near
+            rank, whose = told.rank, (told.local, told.others)
+            rank = find_rank(command) if rank == UNKNOWN_RANK else rank
+            self._heading = _Heading(rank, pid, command, self._lines, 0, writer, node, *whose)
         elif self._open and (odd := find_odd_heading(text[:200])):
             own = read_heading_pid(text)
             self._heading = _Heading(odd[0], 0, "", self._lines, own, writer, local=odd[1])
@@ -282,8 +279,8 @@ class StackReader:
             number = int(groups.get("rank") or groups.get("last") or match["said"])
             rank = number if number <= MAX_RANK else UNKNOWN_RANK
             self._heading = _Heading(rank, 0, "", self._lines, read_heading_pid(text), writer)
-            self._heading.others = find_same(text[:400], is_heading=True) - {rank}
-            self._heading.node = find_host(text)
+            others = find_same(text[:400], is_heading=True) - {rank}
+            self._heading.others, self._heading.node = others, find_host(text)
         elif not self._note_several(text, writer):
             if GDB_NOISE.match(text):
                 self._heading.seen += 1
