@@ -105,3 +105,17 @@ def test_rank_has_no_channel_where_the_relay_is_gone(started: Started) -> None:
     wait_until(lambda: not started.open())
     assert not started.outputs._untaken
     os.close(started.command_fd)
+
+
+def test_what_a_rank_wrote_comes_before_what_the_next_one_writes(started: Started) -> None:
+    """Each leaves the end of its last line in its channel, as Python without buffers writes it."""
+    for number in range(50):
+        (end,) = started.open()
+        os.write(end, f"{number} ends".encode())
+        os.write(end, b"\n")
+        os.close(end)
+    os.close(started.command_fd)
+
+    assert started.process.stdout is not None
+    lines = [started.process.stdout.readline() for _ in range(50)]
+    assert lines == [f"{number} ends\n".encode() for number in range(50)]

@@ -190,8 +190,8 @@ class Output(threading.Thread):
                 self._drain_all()
 
     def _take_new(self) -> None:
-        # The command spoke before it started the rank.
-        for channel in [one for one in self._channels.values() if one.is_first]:
+        # The command spoke before it started the rank, and a rank before it had ended itself.
+        for channel in sorted(self._channels.values(), key=lambda one: one.is_first):
             self._read_all(channel)
         with self._lock:
             new, self._new = self._new, []
