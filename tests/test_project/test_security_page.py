@@ -42,7 +42,7 @@ LIMITS: list[tuple[str, float]] = [
     ("% of a core and {} MB a rank", breaker.MAX_BYTES / MIB),
     ("{} s, which is what a minute may use", breaker.MAX_EXCESS_S),
     ("first looks up to {} times less often", breaker._MAX_FACTOR),
-    ("the probe keeps open lie at {} and above", descriptors._HIGH),
+    ("the probe keeps open lie at {} and above", descriptors.HIGH),
     ("may open less than {} files has no probe", descriptors.MIN_LIMIT),
     ("where a rank listens for it: for at most {} s", ras.DEADLINE_S),
     ("for at most 5 s and {} MiB, in a thread", ras.MAX_BYTES / MIB),

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 # Jobs that close all they know of stop at 1024, which is the default limit and that of select().
 # Higher numbers cost the kernel 8 bytes for each one below: 16 KiB for this.
-_HIGH = 1536
+HIGH = 1536
 # Of a limit below that, the upper end.
 _ROOM = 24
 # With fewer, each one that is kept is one that the job may lack.
@@ -106,11 +106,11 @@ def fill() -> list[int]:
     """
     limit = os.sysconf("SC_OPEN_MAX")
     taken: list[int] = []
-    if 0 <= limit < 2 * _HIGH:
+    if 0 <= limit < 2 * HIGH:
         return taken
     try:
         taken.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
-        while taken[-1] < _HIGH - 1:
+        while taken[-1] < HIGH - 1:
             taken.append(os.dup(taken[0]))
     except OSError:  # the system has no more
         pass
@@ -130,7 +130,7 @@ def _move(fd: int, number: int) -> int:
     import fcntl  # not needed when the interpreter starts
 
     limit = os.sysconf("SC_OPEN_MAX")
-    for least in (number, _HIGH, limit - _ROOM):
+    for least in (number, HIGH, limit - _ROOM):
         if least > 0 and (least < limit or limit < 0):
             try:
                 return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, least)

@@ -535,6 +535,19 @@ def test_folder_with_a_long_path_is_not_given_to_kineto(tmp_path: Path) -> None:
     assert not has_socket_of(folder)
 
 
+def test_program_that_the_job_executes_has_no_socket_of_kineto(tmp_path: Path) -> None:
+    with fabric() as served:
+        process = start(tmp_path, served.folder)
+        read_until_trained(process)
+        served.wait_for_polls(2)
+        then = "os.execvp('ls', ['ls', '-l', '/proc/self/fd'])"
+        code, out, err = end(process, then)
+
+    assert (code, err) == (0, b"")
+    assert b"/proc/" in out
+    assert b"socket:" not in out
+
+
 @pytest.mark.slow
 def test_door_of_sitecustomize_leads_as_the_entry_point_does(tmp_path: Path) -> None:
     extra = {"PYTHONPATH": str(PROBE_DIR / "site"), "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}

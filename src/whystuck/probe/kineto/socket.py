@@ -50,6 +50,7 @@ def start_apart(start: Callable[[], None], on_lost: Callable[[], None]) -> None:
         for one in fillers:
             os.close(one)
     if fd >= 0:
+        os.set_inheritable(fd, False)  # Kineto leaves it open in what the job executes
         descriptors.Descriptor.watch(fd, on_lost)
 
 
@@ -70,7 +71,17 @@ def _try_threads() -> None:
 
 
 def _list_numbers() -> set[int]:
-    return {int(name) for name in os.listdir("/proc/self/fd")}
+    numbers = {int(name) for name in os.listdir("/proc/self/fd")}
+    # The list was open itself, at a number that Kineto may get next; below are what we filled.
+    return {fd for fd in numbers if fd < descriptors.HIGH or _is_open(fd)}
+
+
+def _is_open(fd: int) -> bool:
+    try:
+        os.fstat(fd)
+    except OSError:
+        return False
+    return True
 
 
 def _wait_for_socket(before: set[int]) -> int:
