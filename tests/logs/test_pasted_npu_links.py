@@ -94,8 +94,12 @@ def test_ranks_that_wait_for_links_are_not_named(tmp_path: Path, lines: list[str
             "[rank{0}]: RuntimeError: createHCCLComm:a/b/depend.ts:2186 HCCL function error: "
             "HcclGetRootInfo(&hcclID), error code is 7"
         ),
+        (
+            "[rank{0}]: RuntimeError: InnerRun:build/CMakeFiles/torch_npu.dir/compiler_depend.ts:225 "
+            "OPS function error: HcclAllreduce, error code is 4"
+        ),
     ],
-    ids=["error", "function"],
+    ids=["error", "function", "op"],
 )
 def test_what_torch_npu_raises_of_hccl_is_no_failure_of_its_rank(
     tmp_path: Path, raised: str, told: str, code: str
@@ -106,11 +110,14 @@ def test_what_torch_npu_raises_of_hccl_is_no_failure_of_its_rank(
     assert not any(one.culprits.ranks for one in report.findings)
 
 
+@pytest.mark.parametrize(
+    "what", ["HCCL function error: HcclReduce", "OPS function error: HcclReduce"]
+)
 @pytest.mark.parametrize(("number", "code"), [(5, "C204"), (1, "C204"), (9, "C209"), (21, "C209")])
 def test_code_of_hccl_tells_whether_a_rank_failed_by_itself(
-    tmp_path: Path, number: int, code: str
+    tmp_path: Path, number: int, code: str, what: str
 ) -> None:
-    raised = "[rank1]: RuntimeError: HcclReduce:a/b.ts:2841 HCCL function error: HcclReduce"
+    raised = f"[rank1]: RuntimeError: HcclReduce:a/b.ts:2841 {what}"
 
     assert first_of(say(tmp_path, f"{raised}, error code is {number}")).code == code
 

@@ -113,7 +113,8 @@ _KNOWN = tuple(
                 r"[NH]CCL [Ee]rror|ncclRemoteError|ncclSystemError|ncclInternalError"
                 # What torch_npu raises on ranks that wait; the lines behind it say for what. Other
                 # codes are of the rank itself: a wrong argument, no memory, no such operation.
-                r"|HCCL function error: .{0,300}?error code is (?:[4679]|1[1-4]|19|2[01])\b"
+                r"|(?:HCCL function error: |OPS function error: Hccl).{0,300}?"
+                r"error code is (?:[4679]|1[1-4]|19|2[01])\b"
                 r"|DIST call hccl api failed|\bE[IJ]0\d{3}: "
             ),
         ),
