@@ -95,7 +95,7 @@ def test_ranks_that_wait_for_links_are_not_named(tmp_path: Path, lines: list[str
             "HcclGetRootInfo(&hcclID), error code is 7"
         ),
         (
-            "[rank{0}]: RuntimeError: InnerRun:build/CMakeFiles/torch_npu.dir/compiler_depend.ts:225 "
+            "[rank{0}]: RuntimeError: InnerRun:build/CMakeFiles/compiler_depend.ts:225 "
             "OPS function error: HcclAllreduce, error code is 4"
         ),
     ],
