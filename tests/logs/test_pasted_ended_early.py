@@ -92,6 +92,7 @@ EARLY = [
     "INFO EarlyStopping triggered at epoch 7",
     "Early stopping after 12 evaluations",
     "early stop: patience exhausted",
+    "Early stopping, best epoch 7. Bye",
     "val_loss 0.41 patience 5/5 -> early stop",
     "val metric is flat, leaving the training.",
 ]

@@ -33,6 +33,18 @@ def test_prefix_tells_the_task(prefix: str, task: int, node: str) -> None:
     assert (line.text, line.task, line.node) == (FAILED, task, node)
 
 
+@pytest.mark.parametrize("prefix", ["rank 3: ", "RANK 3: ", "rank 3 | ", "RANK 3 | "])
+def test_word_and_number_before_a_line_tell_the_rank(prefix: str) -> None:
+    line = parse_line(f"{prefix}{FAILED}".encode())
+
+    assert (line.text, line.rank) == (FAILED, 3)
+
+
+@pytest.mark.parametrize("text", ["rank 3 | 812 ms | 4", "rank 3 |", "rank 3 waits", "Rank 3 | x"])
+def test_row_of_a_table_is_not_cut(text: str) -> None:
+    assert parse_line(text.encode()).text == text
+
+
 def test_prefix_of_composer_tells_rank_and_process() -> None:
     line = parse_line(b"rank3[2102][MainThread]: ValueError: no")
 

@@ -44,7 +44,7 @@ FORMS = {
     "bare_glog": r"\[[IWEF] [\w./]{1,80}:\d+\] ?",
     "rank": r"\[[Rr]ank:? ?(?P<rank_number>\d{1,7})\]:? ?|"
     r"rank(?P<rank_word>\d{1,7})(?:\[(?P<rank_pid>\d{1,9})\]\[[\w.-]{1,60}\])?: ?|"
-    r"(?:rank|RANK|rango?) (?P<rank_said>\d{1,7}): ?(?=.)|"
+    r"(?:rank|RANK|rango?) (?P<rank_said>\d{1,7})(?:: ?(?=.)| \| (?=[A-Za-z]))|"
     # Loggers of Python with fields between bars; a service of Compose that is named by its rank.
     r"(?:\| *rank[=:] ?|rank[=:]?)(?P<rank_field>\d{1,7}) *\| ?|"
     # `[r3]`, `(rank 3)`, `<RANK=3>`, as programs name themselves, and in other languages
