@@ -30,9 +30,9 @@ def test_card_that_tells_of_a_change_is_well(tmp_path: Path, note: str) -> None:
         LOST.format("n1", 24),
     ]
 
-    for end in ([], DOWN):
+    for end, code in (([], "C208"), (DOWN, "N408")):
         finding = first_of(say(tmp_path, *lines, *end))
-        assert (finding.code, finding.culprits.nodes) == ("C208", ["n4"])
+        assert (finding.code, finding.culprits.nodes) == (code, ["n4"])
 
     report = say(tmp_path, lines[0], *lines[2:])
     assert not [item for item in report.findings if "n1" in item.culprits.nodes]

@@ -11,7 +11,7 @@ from whystuck.evidence.nodes.ras import list_whole_members
 
 _PLACE, _SHOWN = "note.place", ("table.process", "table.wait")
 # So far below a line that says whose node it is.
-_MOST_BELOW = 24
+_MOST_BELOW = 9
 
 
 class Owner(NamedTuple):
