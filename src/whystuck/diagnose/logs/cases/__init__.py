@@ -58,7 +58,6 @@ from whystuck.diagnose.logs.cases.processes.ends import make_crashes, make_kille
 from whystuck.diagnose.logs.cases.processes.exceptions import make_exceptions
 from whystuck.diagnose.logs.cases.processes.gil_held import make_gil_held
 from whystuck.diagnose.logs.cases.processes.gone import make_gone
-from whystuck.diagnose.logs.cases.processes.gone_peers import make_gone_peers
 from whystuck.diagnose.logs.cases.processes.lock_files import make_lock_files
 from whystuck.diagnose.logs.cases.processes.not_ended import make_not_ended
 from whystuck.diagnose.logs.cases.processes.process_states import make_process_states
@@ -168,7 +167,6 @@ MAKERS: tuple[Maker, ...] = (
     make_left,
     make_left_alone,
     make_ended_early,
-    make_gone_peers,
     make_transfer_rings,
     make_abnormal,
     make_swallowed,
