@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import struct
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from whystuck.guarded.folders import folder_at, open_file, read_file
@@ -75,10 +75,8 @@ def parse_beat(data: bytes) -> BeatSlot | None:
         return None
     count = min(len(data) - LAYOUT.size, _MOST_BYTES - LAYOUT.size) // _LATER.size
     later = [_LATER.unpack_from(data, LAYOUT.size + _LATER.size * i)[0] for i in range(count)]
-    return replace(
-        BeatSlot(mono_ns, wall_ns, *counters),
-        **dict(zip(_LATER_FIELDS, later, strict=False)),
-    )
+    known = dict(zip(_LATER_FIELDS, later, strict=False))
+    return BeatSlot(mono_ns, wall_ns, *counters, **known)
 
 
 def explain_no_beat(path: Path) -> str:

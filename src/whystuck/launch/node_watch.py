@@ -28,7 +28,7 @@ _MAX_CLAIMS = 4096
 # Ranks that fail at once are started anew faster than their ends are reported.
 _KEPT_ATTEMPTS = 4
 _KIN_EVERY_S = 1.0
-_COST_SHARE = 0.005
+_COST_SHARE = 0.002
 _MAX_KIN = 1 << 16
 
 

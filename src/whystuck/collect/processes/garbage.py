@@ -24,7 +24,7 @@ _STATE = struct.Struct("9ni")
 _FULL, _IS_RUNNING = 6, 9
 # A look takes about 10 microseconds a thread; all looks together get this share of a core.
 _EVERY_S = 0.2
-_COST_SHARE = 0.005
+_COST_SHARE = 0.002
 # Until a rank has said where to look.
 _ASK_EVERY_S = 2.0
 _POINT_EVERY_NS = 1_000_000_000

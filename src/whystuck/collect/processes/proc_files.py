@@ -51,7 +51,7 @@ def read_stat(process: int | str) -> list[bytes]:
 
 def read_state(process: int | str) -> str:
     """Return the letter of the state of a process; empty when it is gone."""
-    return b"".join(read_stat(process)[:1]).decode()
+    return _read_at_once(process, "stat").rpartition(b") ")[2][:1].decode()
 
 
 def read_start(pid: int) -> tuple[int, int] | None:

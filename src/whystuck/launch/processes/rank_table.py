@@ -6,12 +6,12 @@ import os
 import select
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from whystuck.collect.beats import read_beat
+from whystuck.collect.beats import BeatSlot, read_beat_in
 from whystuck.collect.processes.claims import collect_claim
 from whystuck.collect.processes.proc import catches_signal
 from whystuck.collect.processes.proc_files import is_alive, read_start
@@ -19,6 +19,7 @@ from whystuck.collect.processes.target import Target, name_artifact, owns_files
 from whystuck.collect.scene import stacks_signal
 from whystuck.evidence.nodes.records import ClaimEntry
 from whystuck.evidence.records import ExitEntry
+from whystuck.guarded.folders import folder_at
 from whystuck.launch.processes.exits import open_pidfd, read_wait_status, split_wait_status
 
 KEPT_ATTEMPTS = 256
@@ -197,7 +198,7 @@ class RankTable:
     def crashing_pids(self) -> list[int]:
         """Return the live ranks in which faulthandler has written and that are held since."""
         found = [one for one in self.all_processes() if one.is_alive]
-        return [one.pid for one in found if _size_of(self.file_of(one, "fatal")) > 0]
+        return [one.pid for one in found if self._is_written(self._name_of(one, "fatal"))]
 
     def wake_crashing(self) -> None:
         """Let the ranks go on that are held while they crash; a handled signal ends their sleep."""
@@ -216,10 +217,19 @@ class RankTable:
 
     def file_of(self, process: RankProcess, kind: str) -> Path:
         """Return the path of one of the probe's files of a process."""
+        return self.job_dir / self._name_of(process, kind)
+
+    def _name_of(self, process: RankProcess, kind: str) -> str:
         number = process.file_pid or process.pid
         # One that lives has its pid to itself, and is asked for five times a second.
         is_own = process.is_alive or owns_files(self.job_dir, number, process.start_ticks)
-        return self.job_dir / name_artifact(kind, number if is_own else -1)
+        return name_artifact(kind, number if is_own else -1)
+
+    def _is_written(self, name: str) -> bool:
+        try:
+            return os.stat(f"{self.job_dir}/{name}").st_size > 0  # noqa: PTH116 - five times a second
+        except OSError:
+            return False
 
     def target_of(self, process: RankProcess) -> Target:
         """Return a process as a target of collection."""
@@ -311,23 +321,26 @@ class RankTable:
 
     def find_most_steps(self) -> int:
         """Return the most optimizer steps that a rank of the last attempt has told."""
-        beats = [read_beat(self.file_of(one, "beat")) for one in self.processes()]
-        return max((beat.optimizer_steps for beat in beats if beat is not None), default=0)
+        beats = self._read_beats(self.processes()).values()
+        return max((beat.optimizer_steps for beat in beats), default=0)
 
     def counters(self) -> tuple[dict[int, tuple[int, ...]], bool]:
         """Return the progress counters of each live rank, and whether any has communicated."""
-        counters: dict[int, tuple[int, ...]] = {}
-        communicated = False
-        for process in self.processes():
-            if process.exit is not None:
-                counters[process.rank] = (-1,)
-                continue
-            beat = read_beat(self.file_of(process, "beat"))
-            if beat is None:
-                continue
-            communicated = communicated or beat.has_communicated
-            counters[process.rank] = beat.progress
-        return counters, communicated
+        processes = self.processes()
+        beats = self._read_beats([one for one in processes if one.exit is None])
+        counters = {rank: beat.progress for rank, beat in beats.items()}
+        counters |= {one.rank: (-1,) for one in processes if one.exit is not None}
+        return counters, any(beat.has_communicated for beat in beats.values())
+
+    def _read_beats(self, processes: Iterable[RankProcess]) -> dict[int, BeatSlot]:
+        """Return the heartbeats by rank; the folder is opened once for all of them."""
+        found: dict[int, BeatSlot] = {}
+        with suppress(OSError), folder_at(self.job_dir) as folder:
+            for process in processes:
+                beat = read_beat_in(folder, self._name_of(process, "beat"))
+                if beat is not None:
+                    found[process.rank] = beat
+        return found
 
 
 def _without_number(table: dict[int, RankProcess], ended: RankProcess) -> dict[int, RankProcess]:
@@ -339,10 +352,3 @@ def _without_number(table: dict[int, RankProcess], ended: RankProcess) -> dict[i
 def _has_ended(process: RankProcess) -> bool:
     # Its successor may speak before our thread has seen the end.
     return not (process.is_alive and is_alive(process.pid))
-
-
-def _size_of(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0

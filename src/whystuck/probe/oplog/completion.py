@@ -33,11 +33,11 @@ if TYPE_CHECKING:
 
 THREAD_NAME = "whystuck-ops"
 _LOOK_EVERY_S = 0.008
-# A look costs 15 to 110 us of CPU, as caches are warm or cold. Where it costs more than this share
-# of a core, looks are rarer, down to one in 32 ms: one look for more ops costs less.
-_LOOK_SHARE, _MAX_STRETCH, _JUDGE_LOOKS = 0.0025, 4.0, 32
+# A look costs 15 to 220 us of CPU, as caches are warm or cold. Where it costs more than this share
+# of a core, looks are rarer, down to one in 64 ms: one look for more ops costs less.
+_LOOK_SHARE, _MAX_STRETCH, _JUDGE_LOOKS = 0.0025, 8.0, 32
 # Then an op is looked at right before the last one like it was over, and right after, if that is
-# in less than this: two looks an op, which tell its end as exactly as a look every 32 ms would. Of
+# in less than this: two looks an op, which tell its end as exactly as a look every 64 ms would. Of
 # so many ops at once, and of so many kinds of them, this is known.
 _MAX_AHEAD_S, _FEW, _MAX_FORMS = 0.128, 8, 1024
 # What no handle tells, such as a record that was written over, is found at one look in so many.
@@ -50,8 +50,8 @@ _DUE_NS = 1_000_000_000
 _NEVER_NS = (1 << 63) - 1
 # Looks in vain before the thread waits until it is woken, which costs the job microseconds, and
 # 100 of them where caches are cold. There it looks on for 1.5 s, each time twice as late, up to
-# 64 ms: so long the handle of an op that is over, and with it its tensors, may be held.
-_MAX_VAIN_LOOKS, _MAX_VAIN_LOOKS_COLD, _MAX_VAIN_REST_S = 2, 24, 0.064
+# 128 ms: so long the handle of an op that is over, and with it its tensors, may be held.
+_MAX_VAIN_LOOKS, _MAX_VAIN_LOOKS_COLD, _MAX_VAIN_REST_S = 2, 12, 0.128
 # An op that takes this long may be told less exactly.
 _LONG_NS, _VERY_LONG_NS = 5_000_000_000, 60_000_000_000
 _LONG_LOOK_S, _VERY_LONG_LOOK_S = 0.016, 0.05
