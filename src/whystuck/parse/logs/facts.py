@@ -101,6 +101,7 @@ class LogFacts:
         ranks: How often a prefix names each rank.
         tasks: How often srun or a like launcher names each task.
         rank_by_task: The rank inside, of a task.
+        has_agents: Whether torch's launcher wrote lines of tasks: each of these has many ranks.
         rank_by_local: The rank inside, of a host and local rank.
         rank_by_place: The rank inside, of a local rank of a host that is named with it.
         node_by_rank: Hosts of ranks.
@@ -132,6 +133,7 @@ class LogFacts:
     ranks: Counter[int] = field(default_factory=Counter)
     tasks: Counter[int] = field(default_factory=Counter)
     rank_by_task: dict[int, set[int]] = field(default_factory=dict)
+    has_agents: bool = False
     rank_by_local: dict[int, set[int]] = field(default_factory=dict)
     rank_by_place: dict[tuple[str, int], set[int]] = field(default_factory=dict)
     node_by_rank: dict[int, str] = field(default_factory=dict)
@@ -298,6 +300,7 @@ class LogFacts:
         self.tasks += later.tasks
         self.nodes += later.nodes
         join_sets(self.rank_by_task, later.rank_by_task)
+        self.has_agents |= later.has_agents
         join_sets(self.rank_by_local, later.rank_by_local)
         join_sets(self.rank_by_pid, later.rank_by_pid)
         join_sets(self.rank_by_place, later.rank_by_place)
@@ -335,6 +338,7 @@ class LogFacts:
                 self._note_worker((line.node, line.pid), rank)
         if line.task != UNKNOWN_RANK and (line.task in self.tasks or len(self.tasks) < _MAX_KEPT):
             self.tasks[line.task] += 1
+            self.has_agents |= line.is_agent
             if rank != UNKNOWN_RANK:
                 self.rank_by_task.setdefault(line.task, set()).add(rank)
         if line.device >= 0 and rank != UNKNOWN_RANK and len(self.rank_by_device) < _MAX_KEPT:

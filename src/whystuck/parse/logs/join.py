@@ -20,6 +20,7 @@ from whystuck.parse.logs.owners.known_logs import (
     are_ranks,
     find_devices,
     find_own_rank,
+    has_launchers,
     list_ordered,
     list_said_places,
     list_told,
@@ -60,7 +61,7 @@ class LogIndex:
         self._hosts = self._find_hosts()
         for log in self.logs:
             log.kind = log.source.part.facts.find_kind()
-            log.tasks_are_ranks = are_ranks(log.source.part.facts.rank_by_task)
+            log.tasks_are_ranks = are_ranks(log.source.part)
             log.node = self._find_node(log)
             log.attempt = log.source.name.attempt or 0
         self._find_ranks()
@@ -164,7 +165,9 @@ class LogIndex:
     @cached_property
     def _is_one_host(self) -> bool:
         launchers = sum(log.kind in ("merged", "agent") for log in self.logs)
-        return len(self._hosts) <= 1 and launchers <= 1
+        parts = [log.source.part for log in self.logs]
+        tasks = {task for part in parts if has_launchers(part) for task in part.facts.tasks}
+        return max(len(self._hosts), launchers, len(tasks)) <= 1
 
     @cached_property
     def _is_one_node(self) -> bool:

@@ -21,7 +21,7 @@ LAUNCH_MARKS = (
     b"(local_rank: ",
 )
 _COMMAND = re.compile(
-    r"^(?:(?P<prompt>[^$#%>]{0,80})[$#%>] ?)?(?:\w{1,40}=\S{1,200} ){0,12}"
+    r"^(?:(?:(?P<prompt>[^$#%>]{0,80})[$#%>]|\+{1,4}) ?)?(?:\w{1,40}=\S{1,200} ){0,12}"
     r"(?:(?:time|exec|nohup|sudo) )?(?:/\S{1,200}/)?"
     r"(?P<launcher>torchrun|python[\d.]{0,5} -m torch\.distributed\.(?:run|launch)"
     r"|accelerate launch|deepspeed|mpirun|mpiexec)\s(?P<rest>.*)$"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from whystuck.evidence.logs.lines import UNKNOWN_RANK
@@ -120,9 +120,25 @@ def world_of(part: LogPart) -> int:
     return max((size for size in sizes if size <= MAX_RANK + 1), default=0)
 
 
-def are_ranks(rank_by_task: Mapping[int, set[int]]) -> bool:
-    """Tell whether each task of a launcher is the rank of that number."""
-    return all(ranks == {task} for task, ranks in rank_by_task.items())
+def are_ranks(part: LogPart) -> bool:
+    """Tell whether each task of a launcher is the rank of that number.
+
+    Where tasks are launchers themselves, such as torchrun below ``srun -l``, they are hosts, unless
+    a rank beyond the first one says that it has the number of its task.
+    """
+    rank_by_task = part.facts.rank_by_task
+    is_shown = any(rank_by_task) or not has_launchers(part)
+    return is_shown and all(ranks == {task} for task, ranks in rank_by_task.items())
+
+
+def has_launchers(part: LogPart) -> bool:
+    """Tell whether the tasks of a log are launchers, each of which starts the ranks of a host."""
+    starts = (row for row in part.tabled if row.name == "table.launch")
+    return (
+        part.facts.has_agents
+        or any(row.line.task != UNKNOWN_RANK and row.groups["each"] != "1" for row in starts)
+        or any(seen.line.task != UNKNOWN_RANK and seen.local >= 0 for seen in part.exits)
+    )
 
 
 def list_said_places(logs: Sequence[KnownLog], hosts: Collection[str]) -> Iterator[tuple[int, str]]:
