@@ -173,3 +173,59 @@ def test_port_that_came_up_again_is_none(tmp_path: Path) -> None:
     report = say(tmp_path, *WAITS, NO_CARD, *DOWN["ibstat"], *again)
 
     assert all(one.code != "N408" for one in report.findings)
+
+
+BOTH_SAY = {
+    "merged": [*EVENTS["kernel"], *EVENTS["NCCL"]],
+    "NCCL first": [*EVENTS["NCCL"], EVENTS["kernel"][0]],
+    "broadcom": [*EVENTS["broadcom"], *EVENTS["NCCL"]],
+    "of one host": [CTIME, *EVENTS["NCCL"]],
+}
+
+
+@pytest.mark.parametrize("form", BOTH_SAY)
+@pytest.mark.parametrize("wait", [True, False], ids=["others wait", "alone"])
+def test_port_that_went_down_by_the_kernel_and_by_nccl_is_down(
+    tmp_path: Path, form: str, *, wait: bool
+) -> None:
+    found = first_of(say(tmp_path, *(WAITS if wait else []), *BOTH_SAY[form]))
+
+    assert (found.code, found.culprits.nodes, found.culprits.ranks) == ("N408", ["h2"], [])
+
+
+MANAGED = "Oct 30 01:13:16 h2 kernel: ice 0000:04:00.0 eno1: NIC Link is Down"
+OTHER_HOST = "Oct 30 01:13:16 h7 kernel: mlx5_core 0000:bd:00.0 ens5f0np0: Link down"
+BROKE = (
+    "Oct 30 01:13:15 h2 kernel: mlx5_core 0000:bd:00.0: device's health compromised - reached "
+    "miss count"
+)
+FATAL = (
+    "h2:61233:62899 [5] transport/net_ib.cc:94 NCCL WARN NET/IB : mlx5_5:1 Got async event : "
+    "local catastrophic error"
+)
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        pytest.param([MANAGED, *EVENTS["NCCL"]], id="of the board"),
+        pytest.param([OTHER_HOST, *EVENTS["NCCL"]], id="of another host"),
+        pytest.param([BROKE, *EVENTS["kernel"], *EVENTS["NCCL"]], id="the card broke"),
+        pytest.param([*EVENTS["kernel"], FATAL], id="an error of the card"),
+        pytest.param([*EVENTS["kernel"], *EVENTS["NCCL"], *NOT_DOWN["up"]], id="shown to be up"),
+    ],
+)
+def test_what_does_not_tell_twice_of_a_port_is_an_event_of_the_host(
+    tmp_path: Path, lines: list[str]
+) -> None:
+    found = first_of(say(tmp_path, *WAITS, *lines))
+
+    assert found.code == "C208"
+
+
+def test_port_that_came_back_by_the_kernel_flaps(tmp_path: Path) -> None:
+    up = EVENTS["kernel"][0].replace("down", "up")
+    found = first_of(say(tmp_path, *WAITS, *BOTH_SAY["merged"], up))
+
+    assert found.code == "N408"
+    assert "flaps" in found.summary

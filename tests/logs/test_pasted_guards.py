@@ -29,6 +29,10 @@ HEADS = [
     ),
     ("# rank 0", "# rank 1 (2 and 3 same)"),
     ("rank 0:", "ranks 1-3:"),
+    (
+        "$ py-spy dump --pid 311   # RANK 0",
+        "$ py-spy dump --pid 312   # RANK 1, RANKS 2 and 3 are identical",
+    ),
 ]
 
 

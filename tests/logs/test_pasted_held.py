@@ -121,6 +121,64 @@ def test_watchdog_without_the_gil_alone_is_only_possible(tmp_path: Path) -> None
     assert "stacks" in finding.remedies[0] or "gdb" in finding.remedies[0], finding.remedies
 
 
+BUILDS = [
+    'Thread 9137 (active+gil): "MainThread"',
+    "    0x7f11d0a2c3b1 (libmesh_ops.so)",
+    "    weld (libmesh_ops.so)",
+    "    weld (w/mesh.py:29)",
+    "    step (w/main.py:77)",
+]
+WAITING = [
+    f'Thread {number} (idle): "{name}"\n    __futex_abs (libc.so.6)\n    take_gil (python3.11)'
+    for number, name in ((9501, "Thread-2 (_pin_memory_loop)"), (9502, "pt_autograd_0"))
+]
+SHOWN = {
+    "dump": ["$ py-spy dump --native --pid 9137"],
+    "process": [
+        "Process 9137: /usr/bin/python -u main.py",
+        "Python v3.11.9 (/usr/bin/python3.11)",
+        "",
+    ],
+    "said": ["and this is what it does meanwhile:", "$ sudo py-spy dump -n -p 9137"],
+}
+
+
+@pytest.mark.parametrize("shown", SHOWN)
+@pytest.mark.parametrize("owner", [BUILDS, OWNS[:3]], ids=["library", "lines"])
+def test_only_process_that_is_shown_is_the_one_whose_watchdog_got_no_gil(
+    tmp_path: Path, shown: str, owner: list[str]
+) -> None:
+    report = say(tmp_path, GIL.format(3), *SHOWN[shown], *owner, *WAITING)
+    finding = first_of(report)
+
+    assert (finding.code, finding.culprits.ranks) == ("H114", [3])
+    assert finding.confidence is Confidence.LIKELY
+
+
+OF_ANOTHER = {
+    "two watchdogs": [GIL.format(1), GIL.format(3), *SHOWN["dump"], *BUILDS, *WAITING],
+    "two processes": [
+        GIL.format(3),
+        *SHOWN["dump"],
+        *BUILDS,
+        *WAITING,
+        "$ py-spy dump --pid 9140",
+        *TRAINING,
+    ],
+    "of another rank": [GIL.format(3), SHOWN["dump"][0] + "   # rank 1", *BUILDS, *WAITING],
+    "one waits": [GIL.format(3), *SHOWN["dump"], *BUILDS, WAITING[0]],
+    "nobody has it": [GIL.format(3), *SHOWN["dump"], *TRAINING, *WAITING],
+}
+
+
+@pytest.mark.parametrize("case", OF_ANOTHER)
+def test_process_that_may_be_another_one_makes_it_no_surer(tmp_path: Path, case: str) -> None:
+    report = say(tmp_path, *OF_ANOTHER[case])
+
+    held = [one for one in report.findings if one.code == "H114" and 3 in one.culprits.ranks]
+    assert all(one.confidence is Confidence.POSSIBLE for one in held)
+
+
 def test_owner_of_the_gil_in_one_look_is_nothing(tmp_path: Path) -> None:
     report = say(tmp_path, "$ py-spy dump --native -p 9137   # rank 3", *OWNS)
 

@@ -337,3 +337,62 @@ def test_ranks_of_which_two_only_send_are_no_neighbours(tmp_path: Path) -> None:
     report = say(tmp_path, *lines)
 
     assert not {rank for one in report.findings for rank in one.culprits.ranks}
+
+
+GIVES_UP = f"[rank0]: RuntimeError: [{GLOO}:78] {TIMED_OUT}"
+RANGES = {
+    "dots": [
+        "[stage0] sent act mb=0..5",
+        "[stage1] recv act mb=0..5",
+        "[stage1] sent grad mb=0..4",
+    ],
+    "dash": [
+        "stage 0: sent activations, microbatches 0-5",
+        "stage 1: received activations, microbatches 0-5",
+        "stage 1: sent grads of microbatches 0 to 4",
+    ],
+}
+WAITS_FOR = {
+    "dots": "[stage0] irecv grad mb=5 from 1 ...",
+    "dash": "stage 0: waiting for grad of microbatch 5 from stage 1",
+}
+RETURNS = {
+    "before": "mb=5 has 0 valid targets -> return before send_grad",
+    "without": "microbatch 5: loss is empty, returned without sending the grad",
+    "continue": "mb=5 no targets, continue before isend of grad",
+}
+
+
+@pytest.mark.parametrize("form", RANGES)
+@pytest.mark.parametrize("why", RETURNS)
+@pytest.mark.parametrize("wait", [True, False], ids=["gave up", "hangs"])
+def test_stage_that_returned_before_it_sent_is_named(
+    tmp_path: Path, form: str, why: str, *, wait: bool
+) -> None:
+    head = RANGES[form][1].partition(" recv" if form == "dots" else " rece")[0]
+    lines = [RANGES[form][0], WAITS_FOR[form], *RANGES[form][1:], f"{head} {RETURNS[why]}"]
+
+    assert judge(tmp_path, *lines, *([GIVES_UP] if wait else [])) == ("p2p-unmatched", [1])
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        pytest.param([*RANGES["dots"][:2], "[stage1] sent grad mb=0..5"], id="all sent"),
+        pytest.param([*RANGES["dots"], "[stage1] return before the barrier"], id="other words"),
+        pytest.param([*RANGES["dots"], "[stage1] mb=3 has 0 targets -> skip"], id="an earlier one"),
+        pytest.param(RANGES["dots"], id="still at work"),
+        pytest.param([*RANGES["dots"][:2], "[stage1] grad norm 0-5"], id="no transfers"),
+    ],
+)
+def test_stage_that_returned_before_nothing_is_not_named(tmp_path: Path, lines: list[str]) -> None:
+    report = say(tmp_path, *lines[:1], WAITS_FOR["dots"], *lines[1:])
+
+    assert not {rank for one in report.findings for rank in one.culprits.ranks}
+
+
+def test_stages_of_more_ranks_than_stages_name_nobody(tmp_path: Path) -> None:
+    lines = [*RANGES["dots"], WAITS_FOR["dots"], f"[stage1] {RETURNS['before']}"]
+    report = say(tmp_path, *lines, GIVES_UP.replace("rank0", "rank5"))
+
+    assert not {rank for one in report.findings for rank in one.culprits.ranks}

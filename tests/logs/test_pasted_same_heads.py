@@ -31,6 +31,9 @@ GONE = [
         "rank 0 (same for ranks 1, 2):",
         "rank 0 (1 and 2 the same):",
         "## py-spy, rank 0, the same on 1-2:",
+        "rank 0, ranks 1 and 2 are identical:",
+        "$ py-spy dump --pid 811   # RANK 0, RANKS 1-2 look the same",
+        "$ py-spy dump --pid 811   # rank 0, and ranks 1, 2 have the same stack",
     ],
 )
 @pytest.mark.parametrize("lines", [(823, 347), (768, 289)])
@@ -45,7 +48,17 @@ def test_the_rank_that_tears_down_is_named_beside_those_that_are_alike(
 
 
 @pytest.mark.parametrize(
-    "head", ["rank 0, not the same for 1 and 2:", "rank 0 waits for 1 and 2:", "it is rank 0 or 1:"]
+    "head",
+    [
+        "rank 0, not the same for 1 and 2:",
+        "rank 0 waits for 1 and 2:",
+        "it is rank 0 or 1:",
+        "$ py-spy dump --pid 811   # rank 0, ranks 1 and 2 are not the same",
+        "$ py-spy dump --pid 811   # rank 0, rank 1 is nearly identical, rank 2 is gone",
+        "$ py-spy dump --pid 811   # rank 0, ranks 1 and 2 are the same as an hour ago",
+        "$ py-spy dump --pid 811   # rank 0, ranks 1 and 2 have the same seed",
+        "$ py-spy dump --pid 811   # rank 0, ranks 1 and 2",
+    ],
 )
 def test_ranks_that_are_not_alike_are_not_taken_to_be(tmp_path: Path, head: str) -> None:
     busy = [row.format(823, 347) for row in BUSY]

@@ -263,3 +263,43 @@ def test_reasons_of_power_and_of_idle_devices_are_none(tmp_path: Path) -> None:
     text += [f"w{host}: {at}, 1755 MHz, 61, 0x0000000000000004" for host in (1, 2) for at in (0, 1)]
     text += [f"w3: {at}, 345 MHz, 33, 0x0000000000000001" for at in (0, 1)]
     assert say(tmp_path, *AROUND, *text).findings == []
+
+
+HEADINGS = [
+    "fwd+bwd per rank (ms, mean of 200 steps, before the all-reduce):",
+    "forward per rank in ms",
+    "compute ms per rank",
+]
+CELLS = ["r{0} {1}", "rank{0} {1}", "r{0}={1}"]
+
+
+@pytest.mark.parametrize("heading", HEADINGS)
+@pytest.mark.parametrize("cell", CELLS)
+def test_slow_rank_of_a_list_has_the_slow_device_of_its_number(
+    tmp_path: Path, heading: str, cell: str
+) -> None:
+    times = [1187 if rank == 2 else 410 + rank for rank in range(4)]
+    row = "  ".join(cell.format(rank, ms) for rank, ms in enumerate(times))
+    finding = first_of(say(tmp_path, heading, row, *ONE_HOST))
+
+    assert (finding.code, finding.culprits.ranks) == ("N413", [2])
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        pytest.param([HEADINGS[0], "r0 410  r1 411  r2 409  r3 412"], id="alike"),
+        pytest.param([HEADINGS[0], "r0 410  r1 1187  r2 409  r3 412"], id="another one"),
+        pytest.param(["retries per rank (mean of 200 steps):", "r0 1  r1 1  r2 9  r3 1"], id="no"),
+        pytest.param(["forward per rank is fine", "r0 1  r1 1  r2 9  r3 1"], id="no unit"),
+        pytest.param(["r0 410  r1 411  r2 1187  r3 412"], id="no heading"),
+    ],
+)
+def test_list_that_does_not_name_the_slow_device_blames_no_rank(
+    tmp_path: Path, lines: list[str]
+) -> None:
+    report = say(tmp_path, *lines, *ONE_HOST)
+
+    found = [one for one in report.findings if one.code == "N413"]
+    assert found
+    assert all(not one.culprits.ranks for one in found)

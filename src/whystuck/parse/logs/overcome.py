@@ -127,7 +127,8 @@ def _is_over(
         texts = (seen.groups.get(name) or "" for name in _WARNS[signature.id])
         missing = {rank for text in texts for rank in parse_ranks(text)}
         return _all_go_on(log, missing, seen.row, leaving_out)
-    if signature.kind != _DEPARTURE and signature.id != _STILL:
+    is_batch = signature.id in _LEAVES_OUT and bool(seen.groups.get("batch"))
+    if signature.kind != _DEPARTURE and signature.id != _STILL and not is_batch:
         return False
     named = seen.groups.get("who") or ""
     writer = int(named[:7]) if named.isdecimal() else seen.line.writer

@@ -29,7 +29,9 @@ class GilHeld(SuspectRule):
     may wait for a lock that one of the others holds.
 
     Of logs, it is the rank of which the watchdog of NCCL prints that it could not acquire the GIL:
-    `possible`, and `likely` where a stack of that rank shows the owner.
+    `possible`, and `likely` where a stack of that rank shows the owner; or where the only process
+    that is shown, of which nobody says which rank it is, has an owner and two threads or more that
+    wait for the GIL.
 
     A thread without any frame belongs to an interpreter that starts or ends, and is not named.
 

@@ -23,6 +23,9 @@ class SetupSlow(SuspectRule):
     The rank is a suspect; it uses the processor, moves bytes or changes its frames, and
     training has not found its rhythm yet, or it is inside the forward of a module.
 
+    Of texts, a rank has an open bar of progress, which took half of the limit or goes on below, and
+    others gave up waiting for the id of NCCL that this rank makes at the first collective.
+
     ## False alarms
 
     A loop that never ends looks the same at first. The note is repeated while the wait goes

@@ -51,18 +51,19 @@ class SkippedCollective(DivergenceRule):
     one out; where nothing tells that, it is H105, and one too many is H102.
 
     Where logs alone are there: one rank printed again and again that it caught an exception and
-    goes on, the others waited until their time limit, and it did not.
-    Or the calls of all ranks are printed side by side, as `torchfrtrace -j` does it, or as a table
-    with a row for each: they are compared as those of dumps are. Or the tracebacks of all ranks
-    and source beside them show that a condition which asks for no rank leads past the call of most.
-    Or pasted stacks and source show the same: all ranks but few wait in one call, and the few are
-    behind it. That is `possible` where they compute, as they may be late in the step before, and
-    `likely` where they wait for what is queued on their devices.
-    Or the ranks that a tool or watchdogs name as missing print themselves that they leave something
-    out, as they have no data for it, and no other rank does.
-    Or somebody prints how many calls of an op each rank made (`rank0 412 rank1 411`): few ranks
-    have fewer than all others, and wait in another call by their stacks or watchdogs. Where they
-    wait in none, they did not come to the last one (H101); who has more than all others is H102.
+    goes on, the others waited until their time limit, and it did not. Or the rank that others miss
+    printed, as they did not, that it leaves out a batch or has nothing to reduce, and no step
+    since. Or the calls of all ranks are printed side by side, as `torchfrtrace -j` does it, or as a
+    table with a row for each: they are compared as those of dumps are. Or the tracebacks of all
+    ranks and source beside them show that a condition which asks for no rank leads past the call of
+    most. Or pasted stacks and source show the same: all ranks but few wait in one call, and the few
+    are behind it. That is `possible` where they compute, as they may be late in the step before,
+    and `likely` where they wait for what is queued on their devices. Or the ranks that a tool or
+    watchdogs name as missing print themselves that they leave something out, as they have no data
+    for it, and no other rank does. Or somebody prints how many calls of an op each rank made
+    (`rank0 412 rank1 411`): few ranks have fewer than all others, and wait in another call by their
+    stacks or watchdogs. Where they wait in none, they did not come to the last one (H101); who has
+    more than all others is H102.
 
     Or ranks come to one number with different calls, and source that is shown beside leaves the
     call of most ranks out on a condition (`if not batch: continue` above `dist.all_reduce`): of

@@ -29,7 +29,9 @@ class NicDown(CheckRule):
 
     Of texts, a port that `ibstat`, `ibdev2netdev`, `rdma link`, `ethtool` or `ip link` show to be
     down, where NCCL (`Got async event : port error`) or the kernel (`Link down`) say that it went
-    down while ranks worked. Without such a look, or where the card itself broke, it is C208. Or an
+    down while ranks worked. Or a port of which both the kernel of a host (`mlx5_core` or `bnxt_en`,
+    `Link down`) and NCCL there say that it went down, where nothing says that one came back.
+    Without a look and by one of the two alone, or where the card itself broke, it is C208. Or an
     interface of which gloo finds no address, and that `ip -br addr` shows to be down there.
 
     Or a port of which NCCL (`port error`, `port active`) or the kernel (`Link down`, `Link up`)

@@ -41,6 +41,21 @@ _SILENT = re.compile(
     rf"(?:from|of|by|on|for) {_RANK.replace('NAME', 'nothing')}",
     re.IGNORECASE,
 )
+# Whose the lines beside it are: `^^ only rank 6 prints this`, `goes on and on, only from rank 6`.
+_TEXT = r"(?:this|these|those|that|it|them|lines?|messages?|output|logs?|the above|such)"
+_WRITER = re.compile(
+    r"(?<!not )\b(?:only|just) (?:from|by|on) (?:the )?(?:global )?"
+    rf"{_RANK.replace('NAME', 'from')}(?=[^\w/]|$)(?!.{{0,80}}\branks? ?\d)"
+    r"|(?<!not )\b(?:only|just) (?:the )?(?:global )?"
+    rf"{_RANK.replace('NAME', 'who')} (?:keeps? (?:on )?)?(?:print|log|writ|show|output)\w{{0,4}} "
+    rf"{_TEXT}\b",
+    re.IGNORECASE,
+)
+_WRITES = re.compile(r"\b(?:print|logg?|writ|output|lines?|messages?)\w{0,4}\b", re.IGNORECASE)
+_OTHER_LINES = re.compile(
+    r"\b(?:loss\w*|metrics?|steps?|errors?|warnings?|tracebacks?|stacks?|timeouts?)\b",
+    re.IGNORECASE,
+)
 _HOST = rf"{NO_COUNT}(?P<NAME>(?=[\w.]*[\d-])[A-Za-z][\w.-]{{0,61}}\w)"
 _PAIRS = (
     r"(?:every|any|all|each|those|the|only)(?: of)?(?: the| other)? ?"
@@ -58,12 +73,13 @@ _SLOW_HOST = re.compile(
 _KINDS = (
     ("note.place", _PLACE, ("of", "its", "shown", "noted")),
     ("note.silent", _SILENT, ("silent", "nothing")),
+    ("note.writer", _WRITER, ("from", "who")),
 )
 _HINT = re.compile(rb"(?i)rank|pairs? |tests? |runs? |combination|ones ")
 
 
 def find_rank_notes(data: bytes, row: int) -> Iterator[TabledSeen]:
-    """Find lines that say of which rank's node the next ones are, or who is silent or slow.
+    """Find lines that say of which rank's node the next ones are, or who is silent, slow or writes.
 
     Args:
         data: The text.
@@ -81,6 +97,12 @@ def find_rank_notes(data: bytes, row: int) -> Iterator[TabledSeen]:
         for name, pattern, names in _KINDS:
             match = pattern.search(text)
             rank = next((match[one] for one in names if match[one]), "") if match else ""
-            if rank and int(rank) <= MAX_RANK:
+            is_about = name != "note.writer" or _is_about_lines(text)
+            if rank and int(rank) <= MAX_RANK and is_about:
                 found += 1
                 yield TabledSeen(name, row + at, LogLine(text.strip()), {"of": rank})
+
+
+def _is_about_lines(text: str) -> bool:
+    """Tell whether a sentence is about the lines beside it, rather than about others."""
+    return _WRITES.search(text) is not None and _OTHER_LINES.search(text) is None

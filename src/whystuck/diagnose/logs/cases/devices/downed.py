@@ -1,4 +1,7 @@
-"""N408 by a port that lost its link while ranks worked, and that a tool shows to be down still."""
+"""N408 by a port that lost its link while ranks worked, and is down still.
+
+A tool shows that it is, or both the kernel of its host and NCCL there say that it went down.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,10 @@ _MAX_LINES = 6
 # What says that a link went down, and what says no more of the card than that.
 _EVENTS = ("link.down", "nccl.ib_async_fatal")
 MILD = {*_EVENTS, "mlx5.port_module", "nccl.ib_error_cqe"}
+_UP = ("link.up", "nccl.ib_active")
 _ACTIVE = {"active", "up"}
+# Drivers of cards that carry what ranks send each other.
+_OF_FABRIC = re.compile(r"\b(?:mlx5_core|bnxt_en)\b")
 # The card or the interface of which a line speaks.
 _CARD = re.compile(r"NET/IB ?:(?: NIC)? (\w{2,40}?):\d")
 _INTERFACE = re.compile(r"([A-Za-z][\w.-]{1,40}): (?:NIC )?[Ll]ink (?:is )?(?:[Dd]own|[Uu]p)\b")
@@ -47,8 +53,53 @@ def make_downed(view: LogView) -> Iterator[Case]:
             and any(_is_of(view, port, event) for event in own)
         ]
         is_felt = any(view.is_felt(event.time) is not False for event in own)
-        if down and is_felt and all(one.signature in MILD for one in told):
+        if not is_felt or not all(one.signature in MILD for one in told):
+            continue
+        if down:
             yield _make_case(view, node, down, own, told)
+        elif _is_told_twice(view, node, own) and not any(is_on(port, node) for port in ports):
+            yield _make_told(view, node, own, told)
+
+
+def _is_told_twice(view: LogView, node: str, events: Sequence[LogEvent]) -> bool:
+    """Tell whether the kernel of a host and NCCL there both say that a port went down for good.
+
+    The kernel alone may tell of a port that nobody uses, and NCCL alone of an event that passes.
+    """
+    is_back = any(is_on(one, node) for one in view.list_signatures(*_UP))
+    kernel = any(one.signature == "link.down" and _OF_FABRIC.search(one.text) for one in events)
+    nccl = any(
+        one.signature == "nccl.ib_async_fatal" and "port error" in one.text for one in events
+    )
+    return kernel and nccl and not is_back
+
+
+def _make_told(
+    view: LogView, node: str, events: Sequence[LogEvent], told: Sequence[LogEvent]
+) -> Case:
+    """Make the case of a port of which the kernel and NCCL say that it went down."""
+    names = sorted({name for one in events if (name := find_card(one))}, key=_is_card)
+    who = " / ".join(names[:4]) or "a port"
+    shown = [one for one in told if one.signature == "mlx5.port_module"]
+    return Case(
+        code=codes.NIC_DOWN,
+        summary=f"{who} of {node} lost its link, by its kernel and by NCCL, and nothing tells that "
+        "it came back: what goes over it waits",
+        tier=OUTSIDE,
+        nodes=(node,),
+        lines=(*events[:3], *shown[:1], *events[3:])[:_MAX_LINES],
+        time=find_time(events),
+        details={"interface": names[0] if names else "", "state": "down"},
+        remedies=(_advise_look(node),),
+        scope=view.list_possible_ranks_on(node),
+        support=LINKED,
+        is_foreign=True,
+        entails=tuple(told),
+    )
+
+
+def _advise_look(node: str) -> str:
+    return f"ssh {node} 'ibstat; ibdev2netdev; dmesg -T | grep -i link'   # cable, module, switch"
 
 
 def _make_case(
@@ -71,7 +122,7 @@ def _make_case(
         time=find_time(events),
         details={"interface": down[0].groups["card"], "state": down[0].groups["state"]},
         remedies=(
-            f"ssh {node} 'ibstat; ibdev2netdev; dmesg -T | grep -i link'   # cable, module, switch",
+            _advise_look(node),
             (
                 f"until then leave {node} out, or that card on all hosts: "
                 f"export NCCL_IB_HCA=^{cards[0].partition(' ')[0]}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -11,9 +12,12 @@ from whystuck.diagnose.logs.cases.ops.parted import make_parted
 from whystuck.diagnose.logs.cases.parts import is_said, list_ranks
 from whystuck.diagnose.logs.story import BUSY, Case
 from whystuck.diagnose.logs.view import LogView
+from whystuck.evidence.logs.lines import LogEvent
 from whystuck.evidence.ranks import name_ranks
 
 _MAX_LINES = 6
+# Who resumes passes over the batches of the run before.
+_TRAINED = re.compile(r"\bresum|\balready\b|fast.?forward|\bseen\b", re.IGNORECASE)
 
 
 def make_left_out(view: LogView) -> Iterator[Case]:
@@ -21,10 +25,11 @@ def make_left_out(view: LogView) -> Iterator[Case]:
 
     Who is missing is told by tools and watchdogs; the line of the rank tells why. Where a rank that
     waits says the same, it is what all of them say. That holds of a job that whystuck watches, too:
-    ops that are recorded go before it.
+    ops that are recorded go before it. A batch that is left out matters to the ops of its own step
+    alone: only of a rank that did nothing further.
     """
     said = view.list_signatures("py.left_out", "table.none_left")
-    events = [event for event in said if is_said(event)]
+    events = [event for event in said if is_said(event) and not _is_old_batch(event)]
     ranks = list_ranks(events)
     if not ranks or any(event.rank < 0 for event in events):
         return
@@ -44,3 +49,10 @@ def make_left_out(view: LogView) -> Iterator[Case]:
             remedies=(),
         )
         return
+
+
+def _is_old_batch(event: LogEvent) -> bool:
+    """Tell whether a batch was left out long ago, or was trained on in an earlier run."""
+    if not event.groups.get("batch"):
+        return False
+    return event.is_past or _TRAINED.search(event.text) is not None

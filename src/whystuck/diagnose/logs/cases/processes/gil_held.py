@@ -25,11 +25,26 @@ def make_gil_held(view: LogView) -> Iterator[Case]:
     """
     events = [event for event in view.list_signatures("c10d.gil") if is_said(event)]
     last = {one.rank: one for one in view.evidence.stacks if not one.worker}
-    for rank in list_ranks(events):
+    ranks = list_ranks(events)
+    alone = _find_alone(list(last.values())) if len(ranks) == 1 else None
+    for rank in ranks:
         own = [event for event in events if event.rank == rank]
-        sample = last.get(rank)
+        sample = last.get(rank, alone)
         owner = _find_owner(sample) if sample is not None else None
         yield _tell(view, rank, own, sample, owner)
+
+
+def _find_alone(samples: Sequence[StackSample]) -> StackSample | None:
+    """Return the stacks of a process whose rank nobody tells, where they are the only ones.
+
+    That no thread gets the GIL, and which one has it, are two signs of one process: whoever pastes
+    both looked into the one that does not answer. So it is only where several threads wait.
+    """
+    if len(samples) != 1 or samples[0].rank >= 0:
+        return None
+    waiting = [one for one in samples[0].threads if wants_gil(one) and not one.owns_gil]
+    is_kept = len(waiting) > 1 and _find_owner(samples[0]) is not None
+    return samples[0] if is_kept else None
 
 
 def _find_owner(sample: StackSample) -> ThreadStack | None:

@@ -1,10 +1,12 @@
-"""H117 by indices of the data that take long to build, or longer than others were ready to wait."""
+"""H117 by what a rank prepares for longer than others wait: an index of the data, or a bar."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from whystuck.diagnose import codes
+from whystuck.diagnose.algorithms.failures.causes import is_timeout
 from whystuck.diagnose.algorithms.processes.growth import find_index_growth
 from whystuck.diagnose.logs.cases.parts import (
     WAITS,
@@ -21,6 +23,11 @@ from whystuck.evidence.ranks import name_ranks
 
 _MS = 1000.0
 _MAX_LINES = 6
+_WHOLE = 100
+_AFTER = re.compile(r"\bafter (\d{1,12}) ?ms\b")
+# What has taken this share of a limit is what kept the ranks until it.
+_LONG = 0.5
+_PREPARE = "prepare the data before the job, or on all ranks, or behind a longer limit"
 _BEFORE = "build the indices once before the job, with one process, into a folder that all share"
 
 
@@ -28,6 +35,44 @@ def make_built_late(view: LogView) -> Iterator[Case]:
     """Make the case of indices of the data that were being built when others gave up, or looked."""
     yield from _make_given_up(view)
     yield from _make_growing(view)
+    yield from _make_prepared(view)
+
+
+def _make_prepared(view: LogView) -> Iterator[Case]:
+    """Make the case of the rank at whose first collective all others gave up, and that prepares.
+
+    NCCL is set up at the first collective, with an id that others wait to get of one rank. A bar of
+    that rank which had taken half of the limit, or went on below, tells what it did instead.
+    """
+    waits = [one for one in view.list_signatures("nccl.unique_id") if is_said(one)]
+    first = [one for one in waits if "default_pg" in one.text or "key '0'" in one.text]
+    roots = {one.groups.get("root") or "" for one in waits}
+    bars = [one for one in view.list_signatures("table.rank_bar") if str(one.rank) in roots]
+    if len(roots) != 1 or len(bars) != 1 or not waits or len(first) < len(waits):
+        return
+    bar, ranks = bars[0], list_ranks(waits)
+    is_open = int(bar.groups["pct"]) < _WHOLE and bar.rank not in ranks
+    limits = [int(told[1]) / _MS for one in waits if (told := _AFTER.search(one.text))]
+    is_long = bool(limits) and _count_seconds(bar.groups["took"]) >= _LONG * min(limits)
+    is_later = all(_is_below(bar, (one.artifact, one.row)) for one in waits)
+    failed = {one.rank for one in view.exceptions if not is_timeout(one)} | view.ended_ranks
+    if not is_open or not (is_long or is_later) or bar.rank in failed:
+        return
+    yield Case(
+        code=codes.SETUP_SLOW,
+        summary=f"{name_ranks([bar.rank])} was still preparing ({bar.groups['pct']} % done after "
+        f"{bar.groups['took']}) while {name_ranks(ranks) if ranks else 'others'} waited for its "
+        "first collective until a time limit",
+        tier=BUSY,
+        ranks=(bar.rank,),
+        victims=ranks,
+        lines=(bar, *waits)[:_MAX_LINES],
+        exceptions=find_exceptions(view, waits),
+        time=find_time(waits),
+        confidence=Confidence.LIKELY,
+        details={"state": "running"},
+        remedies=(_PREPARE, "raise the time limit: `init_process_group(timeout=...)`"),
+    )
 
 
 def _make_growing(view: LogView) -> Iterator[Case]:
@@ -110,3 +155,11 @@ def _is_after(built: LogEvent, wait: LogEvent) -> bool:
     if built.time and wait.time and built.time.clock == wait.time.clock:
         return built.time.ns > wait.time.ns
     return built.artifact == wait.artifact and built.row > wait.row
+
+
+def _count_seconds(took: str) -> int:
+    """Return the seconds of a time as bars of progress show it: `29:55`, `1:02:03`."""
+    total = 0
+    for part in took.split(":"):
+        total = total * 60 + int(part or 0)
+    return total

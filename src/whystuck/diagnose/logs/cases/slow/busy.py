@@ -34,6 +34,8 @@ _LEADER_FIRST = {
     "zero_first",
 }
 _DONE = 100
+# What a person says of lines stands so few lines from one of them.
+_NEAR = 3
 _RAISE = "raise the time limit of the group: `init_process_group(timeout=timedelta(hours=2))`"
 
 
@@ -100,7 +102,10 @@ def make_busy(view: LogView) -> Iterator[Case]:
             continue
         last = lines[-1]
         told = (
-            list_ranks([last]) or _find_worker(view, lines) or _find_leader(raised, view, waiting)
+            list_ranks([last])
+            or _find_worker(view, lines)
+            or _find_said(view, lines)
+            or _find_leader(raised, view, waiting)
         )
         ranks = tuple(rank for rank in told if rank not in waiting)
         share = last.groups.get("pct") or ""
@@ -203,3 +208,27 @@ def _find_worker(view: LogView, lines: Sequence[LogEvent]) -> tuple[int, ...]:
     begun = view.list_signatures("progress.begun") if lines[-1].signature == _SETUP else ()
     ranks = list_ranks([*lines, *begun])
     return ranks if len(ranks) == 1 else ()
+
+
+def _find_said(view: LogView, lines: Sequence[LogEvent]) -> tuple[int, ...]:
+    """Find the one rank of which a person says, beside lines without a rank, that it alone writes.
+
+    That is said of the line above, or below a colon of the one below.
+    """
+    notes = list(view.list_signatures("note.writer"))
+    ranks = {int(note.groups["of"]) for note in notes}
+    is_near = any(_find_beside(view, note) in lines for note in notes)
+    is_open = is_near and not list_ranks(lines)
+    return tuple(ranks) if len(ranks) == 1 and is_open else ()
+
+
+def _find_beside(view: LogView, note: LogEvent) -> LogEvent | None:
+    """Return the known line that a note of a person is about, None where it is not near."""
+    is_led = note.text.rstrip().endswith(":")
+    near = [
+        one
+        for one in view.events
+        if one.artifact == note.artifact
+        and (0 < one.row - note.row <= _NEAR if is_led else 0 < note.row - one.row <= _NEAR)
+    ]
+    return min(near, key=lambda one: abs(one.row - note.row), default=None)

@@ -78,7 +78,7 @@ def make_told_transfers(view: LogView) -> Iterator[Case]:
 def _may_transfer(view: LogView, waits: Sequence[LogEvent]) -> bool:
     """Tell whether something tells that ranks wait in transfers, or may do so."""
     stacks = [one.main for one in view.evidence.stacks if one.main is not None]
-    is_told = any((event.groups.get("op") or "") in _TRANSFERS for event in waits)
+    is_told = any((event.groups.get("op") or "").upper() in _TRANSFERS for event in waits)
     return is_told or any(is_transferring(one.frames) for one in stacks)
 
 

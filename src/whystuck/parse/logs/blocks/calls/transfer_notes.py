@@ -25,6 +25,12 @@ _ITEM = re.compile(
     r"\b(?:mb|micro[-_ ]?batch|ubatch|chunk)(?: id| idx| index)?[ =:#_]{0,2}(\d{1,6})\b",
     re.IGNORECASE,
 )
+# Several at once: `sent act mb=0..5`
+_ITEMS = re.compile(
+    r"\b(?P<word>mb|micro[-_ ]?batch(?:es)?|ubatch(?:es)?|mbs)(?P<sign>[ =:#_]{0,2})"
+    r"(?P<first>\d{1,4}) ?(?P<way>\.{2,3}|-|\u2013|to) ?(?P<last>\d{1,4})\b(?!\.\d)",
+    re.IGNORECASE,
+)
 # All numbers that tell which transfer it is, in the words of programs.
 _NUMBER = re.compile(
     r"\b(?:mb|micro[ _-]?batch|ubatch|chunk|batch|item|step|iter|it|tag|seq|m|b|i)"
@@ -52,7 +58,9 @@ _OPEN = re.compile(r"(?:\.\.|…)\s{0,8}$")
 _LEFT_OUT = re.compile(
     r"\b(?:(?:not|never|nothing) (?:forward(?:ed)?|sent|to send|passed|computed|needed)"
     r"|(?:isn't|wasn't|won't be|not being) (?:forwarded|sent)|skip(?:s|ped|ping)?"
-    r"|drop(?:s|ped|ping)?|discard(?:s|ed|ing)?|ignor(?:es?|ed|ing)|no (?:send|forward))\b",
+    r"|drop(?:s|ped|ping)?|discard(?:s|ed|ing)?|ignor(?:es?|ed|ing)|no (?:send|forward))\b"
+    r"|\b(?:return|exit|continu|bail|leav)(?:s|es|e|ed|ing)?(?: out)?(?: early)? "
+    r"(?:before|without) (?:the |any |its |a )?i?send(?:ing)?(?![a-z])",
     re.IGNORECASE,
 )
 _NOT = re.compile(r"\b(?:not|never|no|fail\w*|error|will|would|should)\b", re.IGNORECASE)
@@ -98,11 +106,25 @@ def read_notes(text: str) -> Iterator[dict[str, str]]:
     told = {"own": "", "stage": ""}
     if own is not None and int(own["own"]) <= MAX_RANK:
         told["own" if own["kind"].lower() in {"rank", "r"} else "stage"] = own["own"]
-    has_item = _ITEM.search(text) is not None
-    for part in _BETWEEN.split(text)[:_MAX_NOTES]:
+    parts = [one for part in _BETWEEN.split(text)[:_MAX_NOTES] for one in _list_each(part)]
+    has_item = any(_ITEM.search(part) for part in parts)
+    for part in parts[:_MAX_NOTES]:
         groups = _read_note(part)
         if groups and (has_item or groups["peer"]):
             yield told | groups
+
+
+def _list_each(text: str) -> list[str]:
+    """Return a note once for each micro-batch of a range that it is about."""
+    several = _ITEMS.search(text)
+    first, last = (int(several["first"]), int(several["last"])) if several else (0, 0)
+    # `mb=2-5` may be a chunk of one.
+    is_one = several is None or (several["way"] in "-\u2013" and several["word"][-1] not in "sS")
+    if several is None or is_one or not first < last <= first + _MAX_NOTES:
+        return [text]
+    before, after = text[: several.start()], text[several.end() :]
+    word = f"mb{several['sign']}"
+    return [f"{before}{word}{item}{after}" for item in range(first, last + 1)]
 
 
 def _read_note(text: str) -> dict[str, str]:

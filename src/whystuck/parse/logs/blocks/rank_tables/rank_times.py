@@ -20,12 +20,15 @@ TIME_MARKS = (b"times across ranks (ms)", b"per rank")
 _PHASE = re.compile(r"^\s{0,8}([A-Za-z][\w/-]{1,60}):\s*$")
 _RANK_ROW = re.compile(r"^\s{0,12}rank\s{1,6}(\d{1,7}):\s{1,8}(\d{1,12}(?:\.\d{1,6})?)\s*$")
 _NUMBER = re.compile(r"^\s*(\d{1,12}(?:\.\d{1,6})?)\s*$")
-# `compute ms per rank`, above lines such as `node k03  r16=806  r17=800`
+# `compute ms per rank`, `fwd+bwd per rank (ms, mean)`, above lines such as
+# `node k03  r16=806  r17=800`, `r0 412  r1 409`
 _PER_RANK = re.compile(
-    r"\b(compute|fwd|forward|bwd|backward)\b.{0,40}?\b(ms|s|sec|seconds)\b.{0,20}?\bper rank\b",
+    r"\b(?P<phase>compute|fwd|forward|bwd|backward)\b.{0,40}?"
+    r"(?:\b(?P<unit>ms|s|sec|seconds)\b.{0,20}?\bper rank\b"
+    r"|\bper rank\b,? ?[(\[]?(?:in )?(?P<behind>ms|s|sec|seconds)\b)",
     re.IGNORECASE,
 )
-_CELL = re.compile(r"(?<!\w)(?:rank|r)(\d{1,7}) ?[=:] ?(\d{1,9}(?:\.\d{1,6})?)(?![\w.])")
+_CELL = re.compile(r"(?<!\w)(?:rank|r)(\d{1,7})(?: ?[=:] ?| {1,3})(\d{1,9}(?:\.\d{1,6})?)(?![\w.])")
 _HOST = re.compile(r"\b(?:node|host)[ =:]{1,2}([A-Za-z][\w.-]{0,62})")
 _LEAST_CELLS = 2
 _MS = 1000.0
@@ -50,8 +53,9 @@ class TimeReader:
         if is_mark and "times across ranks (ms)" in line.text:
             self._begin, self._phase, self._strangers, self._scale = row, "", 0, 0.0
         elif is_mark and (head := _PER_RANK.search(line.text)):
-            self._begin, self._phase, self._strangers = row, head[1], 0
-            self._scale = 1.0 if head[2] == "ms" else _MS
+            self._begin, self._phase, self._strangers = row, head["phase"], 0
+            unit = head["unit"] or head["behind"]
+            self._scale = 1.0 if unit.lower() == "ms" else _MS
         elif self._scale and self._begin:
             yield from self._read_cells(line, row)
         elif self._begin:

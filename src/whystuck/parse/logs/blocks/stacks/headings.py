@@ -154,11 +154,15 @@ _SAME = re.compile(
     rf"{_LIST.replace('NAME', 'last').replace('}?', '}')}(?:[\W_]|$)",
     re.IGNORECASE,
 )
-# Behind the name of one rank, as numbers alone: `rank 1 (2 and 3 same)`, `rank 1, same for 2-7`.
+# Behind the name of one rank: `rank 1 (2 and 3 same)`, `rank 1, same for 2-7`, `rank 1, rank 2 is
+# identical`.
 _SHORT = re.compile(
-    r"rank[ =:_#]{0,2}\d{1,7}[ ,;(-]{1,4}"
+    r"rank[ =:_#]{0,2}\d{1,7}(?: ?[,;(] ?(?:and )?ranks?[ =:_#]{0,2}"
+    rf"(?P<next>\d(?:{_MORE}){{0,200}}?) "
+    rf"(?:(?:is|are|looks?|has|have|shows?|all|exactly) ){{1,3}}{_ALIKE}"
+    r"(?: (?:stack|trace|dump|frames))?[\W_]*$|[ ,;(-]{1,4}"
     rf"(?:(?:the )?same (?:for|on|at|in) (?:ranks? )?(?P<last>\d(?:{_MORE}){{0,200}})(?![\w.])"
-    rf"|(?:and )?(?P<first>\d(?:{_MORE}){{0,200}}?) (?:(?:is|are|look) )?(?:all )?{_ALIKE})",
+    rf"|(?:and )?(?P<first>\d(?:{_MORE}){{0,200}}?) (?:(?:is|are|look) )?(?:all )?{_ALIKE}))",
     re.IGNORECASE,
 )
 _DENIED = re.compile(r"\b(?:not|but|except|unlike|nearly|almost|isn't|aren't|n't)\b", re.IGNORECASE)
@@ -277,7 +281,7 @@ def find_same(text: str, *, is_heading: bool = False) -> frozenset[int]:
     match = (_SHORT.search(text) if is_heading else None) or _SAME.search(text)
     if match is None or _DENIED.search(text) or _is_ahead(text):
         return frozenset()
-    return read_rank_list(match["first"] or match["last"])
+    return read_rank_list(match["first"] or match["last"] or match.groupdict().get("next") or "")
 
 
 _RANK_OF = r"(?:the |that of )?(?:rank[ =:_]{0,2})?(?P<NAME>\d{1,7})"
