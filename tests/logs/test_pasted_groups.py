@@ -8,6 +8,7 @@ import pytest
 from tests.logs.test_told import first_of, say
 
 from whystuck.evidence.finding import Finding
+from whystuck.parse.logs.blocks.stacks.forms import cut_note
 from whystuck.parse.logs.owners.process_words import list_rank_pids
 from whystuck.parse.logs.owners.said_groups import list_groups
 
@@ -217,3 +218,48 @@ def test_sentences_about_shared_groups_tell_their_members(text: str) -> None:
 
     assert set(found) == {"dense", "expert"}
     assert {0, 1} <= found["dense"] == found["expert"]
+
+
+@pytest.mark.parametrize(
+    "form", ["group={0}", "[pg={0}]", "process_group: {0}_group", "(group={0})"]
+)
+@pytest.mark.parametrize("prefix", ["", "> "])
+def test_group_between_a_function_and_its_file_is_a_note(
+    tmp_path: Path, form: str, prefix: str
+) -> None:
+    def name(group: str) -> str:
+        return f"f {form.format(group)}"
+
+    lines = [LAYOUTS["lists"], "$ py-spy dump"]
+    for rank, group in enumerate(RING):
+        lines += [f"rank {rank}", *show(rank, group, "", name(group))]
+    finding = first_of(say(tmp_path, *(f"{prefix}{line}" for line in lines)))
+
+    assert (finding.code, finding.culprits.ranks) == ("H104", [0, 1, 2, 3])
+    assert {place.function for place in finding.where} == {"f"}
+
+
+@pytest.mark.parametrize("groups", [("ep",) * 4, ("dp",) * 4, ("ep", "ep", "dp", "dp")])
+def test_groups_between_function_and_file_that_are_no_ring(
+    tmp_path: Path, groups: tuple[str, ...]
+) -> None:
+    lines = [LAYOUTS["lists"], "$ py-spy dump"]
+    for rank, group in enumerate(groups):
+        lines += [f"rank {rank}", *show(rank, group, "", f"f group={group}")]
+    report = say(tmp_path, *lines)
+
+    assert not any(one.code == "H104" and one.culprits.ranks for one in report.findings)
+
+
+@pytest.mark.parametrize(
+    ("text", "note"),
+    [
+        ("    f group=tp (moe.py:91)", "group=tp"),
+        ("    f (moe.py:91)", ""),
+        ("    f groups tp (moe.py:91)", ""),
+        ("    f<- group=tp (moe.py:91)", ""),
+        ("    operator() (moe.cpp:91)", ""),
+    ],
+)
+def test_note_between_function_and_file_is_cut(text: str, note: str) -> None:
+    assert cut_note(text) == ("    f (moe.py:91)" if note else text, note)
