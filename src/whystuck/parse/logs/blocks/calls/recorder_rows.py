@@ -20,6 +20,8 @@ from whystuck.parse.logs.lines.lines import LogLine
 _BACKENDS = ("nccl", "gloo", "hccl", "xccl", "ucc", "mpi")
 RECORDER_MARKS = (
     b"coll_seq", b"collective_seq", b"seq_id", b"| state", b"profiling_name",
+    # The heads of tables whose columns have other names: `rank seq op size state`.
+    b"seq  ", b"seq\t", b"seq op", b"seq state", b"seq,op", b"seq, op", b"seq,state", b"seq, state",
     *(f"{one}:".encode() for one in _BACKENDS),
 )  # fmt: skip
 # What columns and keys are called; the first one of an entry is taken.
