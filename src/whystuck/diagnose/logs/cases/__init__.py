@@ -62,6 +62,7 @@ from whystuck.diagnose.logs.cases.processes.lock_files import make_lock_files
 from whystuck.diagnose.logs.cases.processes.not_ended import make_not_ended
 from whystuck.diagnose.logs.cases.processes.process_states import make_process_states
 from whystuck.diagnose.logs.cases.processes.stopped import make_stopped
+from whystuck.diagnose.logs.cases.processes.stuck_workers import make_stuck_workers
 from whystuck.diagnose.logs.cases.processes.swallowed import make_swallowed
 from whystuck.diagnose.logs.cases.processes.thread_errors import make_thread_errors
 from whystuck.diagnose.logs.cases.resources.memlock import make_memlock
@@ -186,6 +187,7 @@ MAKERS: tuple[Maker, ...] = (
     make_not_ended,
     make_thread_errors,
     make_gil_held,
+    make_stuck_workers,
     make_gone,
     make_lock_files,
     make_link_speeds,
