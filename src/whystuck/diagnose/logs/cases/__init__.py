@@ -72,6 +72,7 @@ from whystuck.diagnose.logs.cases.resources.shared_memory import make_shared_mem
 from whystuck.diagnose.logs.cases.resources.stale_files import make_stale_files
 from whystuck.diagnose.logs.cases.resources.storage import make_silent_storage
 from whystuck.diagnose.logs.cases.saves.growing_saves import make_growing_saves
+from whystuck.diagnose.logs.cases.saves.lagging_shards import make_lagging_shards
 from whystuck.diagnose.logs.cases.saves.save_steps import make_save_steps
 from whystuck.diagnose.logs.cases.saves.saves import make_slow_saves
 from whystuck.diagnose.logs.cases.saves.serial_saves import make_serial_saves
@@ -156,6 +157,7 @@ MAKERS: tuple[Maker, ...] = (
     make_rendezvous,
     make_slow_saves,
     make_growing_saves,
+    make_lagging_shards,
     make_serial_saves,
     make_save_steps,
     make_busy,
