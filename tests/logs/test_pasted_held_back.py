@@ -116,3 +116,52 @@ def test_table_of_something_else_is_no_recorder(tmp_path: Path, head: str) -> No
     lines = [head, *table("one blank", 1)[2:]]
 
     assert not any(one.culprits.ranks for one in say(tmp_path, *lines).findings)
+
+
+COUNTED = {
+    "blanks": (
+        "rank  seq   op              state     last_enqueued  last_completed",
+        "{0}     {1}   nccl:{2}   started   90   {3}",
+    ),
+    "bars": (
+        "| rank | op | seq | state | last_enq | last_done |",
+        "| {0} | {2} | {1} | started | 90 | {3} |",
+    ),
+}
+
+
+def count(form: str, *rows: tuple[int, str, int], prefix: str = "") -> list[str]:
+    """Print the oldest op that is not over of each rank, and the last one that is."""
+    head, row = COUNTED[form]
+    told = [row.format(rank, seq, op, done) for rank, (seq, op, done) in enumerate(rows)]
+    return [f"{prefix}{line}" for line in (head, *told)]
+
+
+AHEAD = (81, "all_reduce", 80)
+
+
+@pytest.mark.parametrize("form", COUNTED)
+@pytest.mark.parametrize("prefix", ["", "> "])
+def test_counters_tell_which_op_is_over_for_others(tmp_path: Path, form: str, prefix: str) -> None:
+    lines = count(form, AHEAD, (80, "all_gather", 79), AHEAD, prefix=prefix)
+    found = first_of(say(tmp_path, *lines))
+
+    assert (found.code, found.culprits.ranks) == ("H123", [1])
+    assert found.victims.ranks == "0,2"
+
+
+@pytest.mark.parametrize("form", COUNTED)
+@pytest.mark.parametrize(
+    "rows",
+    {
+        "a root": (AHEAD, (80, "broadcast", 79), AHEAD),
+        "not over": ((81, "all_reduce", 79), (80, "all_gather", 79), (81, "all_reduce", 79)),
+        "over for all": (AHEAD, (80, "all_gather", 80), AHEAD),
+        "alike": (AHEAD, AHEAD, AHEAD),
+        "one peer": (AHEAD, (80, "all_gather", 79)),
+    }.values(),
+)
+def test_counters_that_tell_of_no_device(
+    tmp_path: Path, form: str, rows: tuple[tuple[int, str, int], ...]
+) -> None:
+    assert all(one.code != "H123" for one in say(tmp_path, *count(form, *rows)).findings)

@@ -45,6 +45,11 @@ _COLUMNS = {
         "code",
     ),
 }
+# How far a rank is in the group, which scripts print beside the oldest op that is not over.
+_COUNTERS = {
+    "enqueued": ("last_enqueued", "last_enq", "enqueued", "last_enqueued_collective"),
+    "completed": ("last_completed", "last_done", "last_compl", "last_completed_collective"),
+}
 _NEEDED = {"own", "seq", "op", "state"}
 _STATE = re.compile(r"^(?:scheduled|started|completed)$")
 _MOST_COLUMNS = 24
@@ -145,7 +150,8 @@ class RecorderReader:
         if len(cells) != len(self._columns) or not _is_entry(groups):
             return
         told_of = {name: groups.get(name, "")[:80] for name in _COLUMNS}
-        told_of |= _clean(told_of) | {"sites": _find_site(told_of.pop("site"))}
+        counters = {name: groups[name] for name in _COUNTERS if groups.get(name, "").isdecimal()}
+        told_of |= counters | _clean(told_of) | {"sites": _find_site(told_of.pop("site"))}
         yield from (told_of | {"own": str(rank)} for rank in list_numbers(groups["own"]))
 
     def _keep(self, told: dict[str, str]) -> None:
@@ -226,7 +232,8 @@ def _find_site(text: str) -> str:
 
 
 def _find_column(name: str) -> str:
-    return next((known for known, words in _COLUMNS.items() if name in words), "")
+    columns = (*_COLUMNS.items(), *_COUNTERS.items())
+    return next((known for known, words in columns if name in words), "")
 
 
 def _split(text: str, mark: str) -> list[str]:
