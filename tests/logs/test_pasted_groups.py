@@ -8,8 +8,10 @@ import pytest
 from tests.logs.test_told import first_of, say
 
 from whystuck.evidence.finding import Finding
+from whystuck.parse.logs.blocks.stacks.forms import cut_note
 from whystuck.parse.logs.owners.process_words import list_rank_pids
 from whystuck.parse.logs.owners.said_groups import list_groups
+from whystuck.pipeline import read_evidence
 
 PIDS = [f"I'm rank {rank} of 4 host dgx-b pid 511{rank}" for rank in range(4)]
 LAYOUTS = {
@@ -217,3 +219,122 @@ def test_sentences_about_shared_groups_tell_their_members(text: str) -> None:
 
     assert set(found) == {"dense", "expert"}
     assert {0, 1} <= found["dense"] == found["expert"]
+
+
+@pytest.mark.parametrize(
+    "form", ["group={0}", "[pg={0}]", "process_group: {0}_group", "(group={0})"]
+)
+@pytest.mark.parametrize("prefix", ["", "> "])
+def test_group_between_a_function_and_its_file_is_a_note(
+    tmp_path: Path, form: str, prefix: str
+) -> None:
+    def name(group: str) -> str:
+        return f"f {form.format(group)}"
+
+    lines = [LAYOUTS["lists"], "$ py-spy dump"]
+    for rank, group in enumerate(RING):
+        lines += [f"rank {rank}", *show(rank, group, "", name(group))]
+    finding = first_of(say(tmp_path, *(f"{prefix}{line}" for line in lines)))
+
+    assert (finding.code, finding.culprits.ranks) == ("H104", [0, 1, 2, 3])
+    assert {place.function for place in finding.where} == {"f"}
+
+
+@pytest.mark.parametrize("groups", [("ep",) * 4, ("dp",) * 4, ("ep", "ep", "dp", "dp")])
+def test_groups_between_function_and_file_that_are_no_ring(
+    tmp_path: Path, groups: tuple[str, ...]
+) -> None:
+    lines = [LAYOUTS["lists"], "$ py-spy dump"]
+    for rank, group in enumerate(groups):
+        lines += [f"rank {rank}", *show(rank, group, "", f"f group={group}")]
+    report = say(tmp_path, *lines)
+
+    assert not any(one.code == "H104" and one.culprits.ranks for one in report.findings)
+
+
+@pytest.mark.parametrize(
+    ("text", "note"),
+    [
+        ("    f group=tp (moe.py:91)", "group=tp"),
+        ("    f (moe.py:91)", ""),
+        ("    f groups tp (moe.py:91)", ""),
+        ("    f<- group=tp (moe.py:91)", ""),
+        ("    operator() (moe.cpp:91)", ""),
+    ],
+)
+def test_note_between_function_and_file_is_cut(text: str, note: str) -> None:
+    assert cut_note(text) == ("    f (moe.py:91)" if note else text, note)
+
+
+TERMS = [
+    "py-spy of rank {0}:",
+    'Thread 88{0} (idle): "MainThread"',
+    "    all_reduce (torch/distributed/distributed_c10d.py:2806)",
+    "    mean_{1} (terms.py:{2})      # group={1}",
+    "    {1}_term (terms.py:{2}1)",
+    "    total (terms.py:70)",
+    "",
+]
+SETS = {
+    "named": "terms.py:70   return sum(term(x) for term in set(self.terms))",
+    "grep": "terms.py:70:    return sum(term(x) for term in set(self.terms))",
+    "sed": "$ sed -n 70p terms.py\n    losses = [term(x) for term in frozenset(self.terms)]",
+}
+
+
+def list_terms(source: str, second: str = "lat") -> list[str]:
+    stacks = [line.format(0, "lon", 11) for line in TERMS]
+    return [*stacks, *(line.format(1, second, 15) for line in TERMS), source]
+
+
+@pytest.mark.parametrize("form", SETS)
+@pytest.mark.parametrize("prefix", ["", "> "])
+def test_line_that_goes_over_a_set_leads_to_groups_in_any_order(
+    tmp_path: Path, form: str, prefix: str
+) -> None:
+    lines = "\n".join(list_terms(SETS[form])).split("\n")
+    finding = first_of(say(tmp_path, *(f"{prefix}{line}" for line in lines)))
+
+    assert (finding.code, finding.culprits.ranks) == ("H104", [0, 1])
+    assert finding.details["groups"] == ["lat", "lon"]
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        pytest.param(list_terms(""), id="no source"),
+        pytest.param(list_terms(SETS["named"].replace("set(self.terms)", "self.terms")), id="list"),
+        pytest.param(
+            list_terms(SETS["named"].replace("set(self.terms)", "sorted(set(self.terms))")),
+            id="sorted",
+        ),
+        pytest.param(list_terms(SETS["named"].replace(":70", ":71")), id="another line"),
+        pytest.param(list_terms(SETS["named"], "lon"), id="one group"),
+        pytest.param(
+            [line.partition("  #")[0] for line in list_terms(SETS["named"])], id="no notes"
+        ),
+    ],
+)
+def test_groups_in_the_same_order_are_no_ring(tmp_path: Path, lines: list[str]) -> None:
+    report = say(tmp_path, *lines)
+
+    assert not any(one.code == "H104" and one.culprits.ranks for one in report.findings)
+
+
+@pytest.mark.parametrize("loop", ["for part in sorted(set(self.parts)):", "for part in parts:"])
+def test_loop_over_what_is_sorted_has_an_order(tmp_path: Path, loop: str) -> None:
+    lines = [
+        f"        {loop}" if line.startswith("        for ") else line for line in share(SHARED[0])
+    ]
+
+    assert first_of(say(tmp_path, *lines)).culprits.ranks == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["train.py:88 return code 3", "train.py:88 if it hangs", "train.py:88 step(x)", "a.py:8 for 9"],
+)
+def test_words_behind_a_place_are_no_source(tmp_path: Path, text: str) -> None:
+    (tmp_path / "a.log").write_text(f"{text}\n")
+
+    assert not read_evidence(tmp_path).sources

@@ -64,3 +64,104 @@ def test_words_between_entries_are_no_row(tmp_path: Path) -> None:
     report = say(tmp_path, "rank 2  pg 0  7 images nccl:all_reduce started", "rank 3 is next")
 
     assert not report.findings or not report.findings[0].culprits.ranks
+
+
+# Heads that people's scripts print, with columns in any order.
+HEADS = {
+    "blanks": ("rank  seq   op           size     state", "{0}     {1}   {2}   4096   {3}"),
+    "one blank": ("rank seq op state", "{0} {1} {2} {3}"),
+    "tabs": ("seq\trank\top\tstate", "{1}\t{0}\t{2}\t{3}"),
+    "commas": ("rank, seq, op, state", "{0}, {1}, {2}, {3}"),
+    "state before": ("state   rank   seq   op", "{3}   {0}   {1}   {2}"),
+    "operation": ("rank seq state operation", "{0} {1} {3} {2}"),
+}
+
+
+def table(form: str, odd: int, prefix: str = "", states: tuple[str, str] = ("", "")) -> list[str]:
+    """Print a table of the last two entries of each of five ranks, the last ones as `same`."""
+    head, row = HEADS[form]
+    lines = ["last entries of the flight recorder:", head]
+    for rank in range(3):
+        first, second = ("started", "scheduled") if rank == odd else ("completed", "started")
+        lines.append(row.format(rank, 60, "all_reduce", states[0] or first))
+        lines.append(row.format(rank, 61, "all_reduce", states[1] or second))
+    return [f"{prefix}{line}" for line in (*lines, "... (3-4 same as rank 2)")]
+
+
+@pytest.mark.parametrize("form", HEADS)
+@pytest.mark.parametrize("prefix", ["", "> "])
+def test_table_of_other_columns_tells_the_same(tmp_path: Path, form: str, prefix: str) -> None:
+    found = first_of(say(tmp_path, *table(form, 1, prefix)))
+
+    assert (found.code, found.culprits.ranks) == ("H123", [1])
+    assert found.victims.ranks == "0,2-4"
+
+
+@pytest.mark.parametrize("form", HEADS)
+@pytest.mark.parametrize(
+    "states", [("completed", "completed"), ("completed", "started"), ("queued", "running")]
+)
+def test_table_in_which_all_are_alike_blames_nobody(
+    tmp_path: Path, form: str, states: tuple[str, str]
+) -> None:
+    report = say(tmp_path, *table(form, 1, states=states))
+
+    assert not any(one.culprits.ranks for one in report.findings)
+
+
+@pytest.mark.parametrize(
+    "head", ["rank  step  op  state", "worker  seq  op  state", "rank  seq  op", "seq op and state"]
+)
+def test_table_of_something_else_is_no_recorder(tmp_path: Path, head: str) -> None:
+    lines = [head, *table("one blank", 1)[2:]]
+
+    assert not any(one.culprits.ranks for one in say(tmp_path, *lines).findings)
+
+
+COUNTED = {
+    "blanks": (
+        "rank  seq   op              state     last_enqueued  last_completed",
+        "{0}     {1}   nccl:{2}   started   90   {3}",
+    ),
+    "bars": (
+        "| rank | op | seq | state | last_enq | last_done |",
+        "| {0} | {2} | {1} | started | 90 | {3} |",
+    ),
+}
+
+
+def count(form: str, *rows: tuple[int, str, int], prefix: str = "") -> list[str]:
+    """Print the oldest op that is not over of each rank, and the last one that is."""
+    head, row = COUNTED[form]
+    told = [row.format(rank, seq, op, done) for rank, (seq, op, done) in enumerate(rows)]
+    return [f"{prefix}{line}" for line in (head, *told)]
+
+
+AHEAD = (81, "all_reduce", 80)
+
+
+@pytest.mark.parametrize("form", COUNTED)
+@pytest.mark.parametrize("prefix", ["", "> "])
+def test_counters_tell_which_op_is_over_for_others(tmp_path: Path, form: str, prefix: str) -> None:
+    lines = count(form, AHEAD, (80, "all_gather", 79), AHEAD, prefix=prefix)
+    found = first_of(say(tmp_path, *lines))
+
+    assert (found.code, found.culprits.ranks) == ("H123", [1])
+    assert found.victims.ranks == "0,2"
+
+
+@pytest.mark.parametrize("form", COUNTED)
+@pytest.mark.parametrize(
+    "rows",
+    {
+        "a root": (AHEAD, (80, "broadcast", 79), AHEAD),
+        "not over": ((81, "all_reduce", 79), (80, "all_gather", 79), (81, "all_reduce", 79)),
+        "over for all": (AHEAD, (80, "all_gather", 80), AHEAD),
+        "alike": (AHEAD, AHEAD, AHEAD),
+        "one peer": (AHEAD, (80, "all_gather", 79)),
+    }.values(),
+)
+def test_counters_that_tell_of_no_device(
+    tmp_path: Path, form: str, rows: tuple[tuple[int, str, int], ...]
+) -> None:
+    assert all(one.code != "H123" for one in say(tmp_path, *count(form, *rows)).findings)

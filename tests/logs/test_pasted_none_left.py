@@ -42,3 +42,52 @@ OTHER = {
 @pytest.mark.parametrize("name", OTHER)
 def test_rank_that_had_some_is_missing_only(tmp_path: Path, name: str) -> None:
     assert judge(say(tmp_path, MISSING, *OTHER[name])) == ("rank-never-joined", [2])
+
+
+GAVE_UP = (
+    "[rank{0}]:[E602 11:17:52.400612945 ProcessGroupNCCL.cpp:632] [Rank {0}] Watchdog caught "
+    "collective operation timeout: WorkNCCL(SeqNum=971, OpType={2}, NumelIn={1}, NumelOut={1}, "
+    "Timeout(ms)=600000) ran for 600021 milliseconds before timing out."
+)
+
+
+def give_up(own: int = 4_000_000, usual: int = 1, op: str = "ALLREDUCE") -> list[str]:
+    told = [GAVE_UP.format(rank, usual, "ALLREDUCE") for rank in (0, 1, 3)]
+    return [told[0], GAVE_UP.format(2, own, op), *told[1:]]
+
+
+@pytest.mark.parametrize("prefix", ["", "(Actor pid=812) "])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "0/16 samples kept by the filter, return",
+        "zero tokens left in this batch",
+        "skipping the metric sync",
+    ],
+)
+def test_rank_in_the_next_call_that_had_nothing_left_one_out(
+    tmp_path: Path, line: str, prefix: str
+) -> None:
+    report = say(tmp_path, f"{prefix}[rank2] {line}", *give_up())
+
+    assert judge(report) == ("skipped-collective", [2])
+    assert first_of(report).victims.ranks == "0-1,3"
+
+
+@pytest.mark.parametrize(
+    "lines",
+    {
+        "all say so": [*(f"[rank{rank}] 0/16 samples kept" for rank in range(4)), *give_up()],
+        "another one": ["[rank1] 0/16 samples kept by it", *give_up()],
+        "nobody": ["0/16 samples kept by it", *give_up()],
+        "some kept": ["[rank2] 10/16 samples kept by it", *give_up()],
+        "each step": [*(f"[rank2] step {n}: 0/16 samples kept" for n in (4, 9)), *give_up()],
+        "large data": ["[rank2] 0/16 samples kept by it", *give_up(3_000_000, 4_000_000)],
+        "fewer": ["[rank2] 0/16 samples kept by it", *give_up(1, 4_000_000)],
+        "another op": ["[rank2] 0/16 samples kept by it", *give_up(op="BROADCAST")],
+    }.values(),
+)
+def test_sizes_that_differ_for_another_reason_are_a_mismatch(
+    tmp_path: Path, lines: list[str]
+) -> None:
+    assert first_of(say(tmp_path, *lines)).name in {"shape-mismatch", "op-mismatch"}

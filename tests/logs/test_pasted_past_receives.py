@@ -74,3 +74,61 @@ def test_one_line_of_a_rank_is_no_stack(tmp_path: Path) -> None:
     ]
 
     assert list(say(tmp_path, *lines).findings) == []
+
+
+GAVE_UP = (
+    "[rank{0}]:[E930 15:17:44.903271180 ProcessGroupNCCL.cpp:685] [Rank {0}] Watchdog caught "
+    "collective operation timeout: WorkNCCL(SeqNum=188, OpType={1}, NumelIn=8388608, "
+    "NumelOut=8388608, Timeout(ms)=600000) ran for 600038 milliseconds before timing out."
+)
+# The call of torch inside is cut.
+CLIP = ["clip_grad_norm_ (titan/optim.py:301)", "train_step (pp.py:164)"]
+NOTES = [
+    "mb 3: mask is empty, no backward",
+    "microbatch 3 has no targets: skipping backward",
+    "mb=5 without backward, nothing to learn",
+]
+
+
+@pytest.mark.parametrize("prefix", PREFIXES)
+@pytest.mark.parametrize("form", ["grad", "megatron", "torch"])
+def test_stage_past_the_pipeline_whose_inner_call_is_cut(
+    tmp_path: Path, prefix: str, form: str
+) -> None:
+    stacks = {0: [*CUT[form], *RUN], 1: CLIP}
+    lines = [one for rank, frames in stacks.items() for one in show(prefix, rank, frames)]
+    finding = first_of(say(tmp_path, GAVE_UP.format(0, "RECV"), *lines))
+
+    assert (finding.code, finding.culprits.ranks) == ("H110", [1])
+
+
+@pytest.mark.parametrize("note", NOTES)
+def test_neighbour_of_several_stages_says_what_it_left_out(tmp_path: Path, note: str) -> None:
+    stacks = {1: [*CUT["torch"], *RUN], 2: CLIP}
+    lines = [one for rank, frames in stacks.items() for one in show("heading", rank, frames)]
+    finding = first_of(say(tmp_path, f"[rank2] {note}", GAVE_UP.format(1, "RECV"), *lines))
+
+    assert (finding.code, finding.culprits.ranks) == ("H110", [2])
+    assert finding.victims.ranks == "1"
+
+
+@pytest.mark.parametrize(
+    ("note", "wait", "stacks"),
+    {
+        "no word": ("[rank2] mb 3: loss 2.0", 1, {1: CUT["torch"], 2: CLIP}),
+        "no sync": ("[rank2] mb 3: no backward sync", 1, {1: CUT["torch"], 2: CLIP}),
+        "a forward": ("[rank2] mb 3: skipping forward", 1, {1: CUT["torch"], 2: CLIP}),
+        "another one": (f"[rank3] {NOTES[0]}", 1, {1: CUT["torch"], 2: CLIP}),
+        "no neighbour": (f"[rank3] {NOTES[0]}", 1, {1: CUT["torch"], 3: CLIP}),
+        "stage before": (f"[rank0] {NOTES[0]}", 1, {1: CUT["torch"], 0: CLIP}),
+        "at work": (f"[rank2] {NOTES[0]}", 1, {1: CUT["torch"], 2: ["read (pp.py:9)"]}),
+        "no limit": (f"[rank2] {NOTES[0]}", 5, {1: CUT["torch"], 2: CLIP}),
+    }.values(),
+)
+def test_stage_is_not_blamed_for_a_send_of_another_one(
+    tmp_path: Path, note: str, wait: int, stacks: dict[int, list[str]]
+) -> None:
+    lines = [one for rank, frames in stacks.items() for one in show("heading", rank, frames)]
+    report = say(tmp_path, "world size 6", note, GAVE_UP.format(wait, "RECV"), *lines)
+
+    assert all(one.code != "H110" for one in report.findings)

@@ -113,3 +113,38 @@ def test_packets_that_tell_nothing(tmp_path: Path, lines: list[str]) -> None:
     codes = {one.code for one in say(tmp_path, *lines).findings}
 
     assert "H122" not in codes
+
+
+QUEUED = ROW.format(own="10.8.1.4", port=51022, peer="10.8.1.9")
+
+
+@pytest.mark.parametrize("form", ["command", "loop", "prompt"])
+@pytest.mark.parametrize("prefix", ["", "> "])
+def test_bytes_that_wait_where_large_packets_get_lost(
+    tmp_path: Path, form: str, prefix: str
+) -> None:
+    lines = [f"{prefix}{line}" for line in (QUEUED, *ping(1392, LOST, form))]
+    finding = first_of(say(tmp_path, *lines))
+
+    assert (finding.code, finding.confidence) == ("H122", "possible")
+    assert finding.culprits.ranks == []
+    assert "1392" in finding.summary
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        pytest.param([QUEUED], id="no ping"),
+        pytest.param([QUEUED, *ping(56, LOST)], id="no ping is answered"),
+        pytest.param([QUEUED, *ping(1392, LOST), *ping(56, LOST)], id="none of any size"),
+        pytest.param([QUEUED, *ping(1392, GOT)], id="it gets through"),
+        pytest.param([QUEUED, *ping(1392, SOME)], id="some get through"),
+        pytest.param([QUEUED, *ping(1392, REFUSED)], id="the own host refuses"),
+        pytest.param([QUEUED, *ping(1392, LOST, peer="10.8.1.7")], id="another host"),
+        pytest.param([QUEUED.replace("51022", "22"), *ping(1392, LOST)], id="ssh"),
+        pytest.param([QUEUED.replace("2162688", "0"), *ping(1392, LOST)], id="nothing waits"),
+        pytest.param([QUEUED.replace("2162688", "312"), *ping(1392, LOST)], id="little waits"),
+    ],
+)
+def test_bytes_that_wait_for_another_reason(tmp_path: Path, lines: list[str]) -> None:
+    assert "H122" not in {one.code for one in say(tmp_path, *lines).findings}

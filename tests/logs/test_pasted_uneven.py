@@ -131,3 +131,58 @@ def test_counts_in_a_second_are_no_work(tmp_path: Path) -> None:
     ]
 
     assert all(one.code != "S308" for one in judge(tmp_path, *lines).findings)
+
+
+HEADS_OF_STEPS = {
+    "remark": "rank   tokens  busy_s  wait_s      (update, step {0})",
+    "brackets": "rank   tokens  busy_s  wait_s   [step {0}, actor]",
+    "comment": "rank   tokens  busy_s  wait_s   # step {0} of 90",
+    "plain": "rank   tokens  busy_s  wait_s",
+}
+
+
+def draw(head: str, costs: list[list[tuple[int, float]]]) -> list[str]:
+    """Draw a table of each step; work and seconds of each rank."""
+    lines = []
+    for step, of_step in enumerate(costs):
+        lines += [f"step {step}:", HEADS_OF_STEPS[head].format(step)]
+        most = max(busy for _, busy in of_step)
+        lines += [
+            f"{rank:>4} {work:>9} {busy:>7.1f} {most - busy + 2:>7.1f}"
+            for rank, (work, busy) in enumerate(of_step)
+        ]
+    return lines
+
+
+@pytest.mark.parametrize("head", HEADS_OF_STEPS)
+@pytest.mark.parametrize("prefix", ["", "> "])
+def test_tables_of_two_steps_are_judged_together(tmp_path: Path, head: str, prefix: str) -> None:
+    costs = [[(work, work / 1400 + 0.5) for work in of_step[1:]] for of_step in WORK[:2]]
+    report = judge(tmp_path, *(f"{prefix}{line}" for line in draw(head, costs)))
+
+    assert [(one.code, one.culprits.ranks) for one in report.findings] == [("S308", [])]
+
+
+@pytest.mark.parametrize("head", HEADS_OF_STEPS)
+@pytest.mark.parametrize(
+    "costs",
+    {
+        # one rank takes as long for less work
+        "slow rank": [
+            [(6000, 4.2), (15000, 11.0), (6000, 11.1)],
+            [(14900, 10.9), (6000, 4.3), (6100, 11.4)],
+        ],
+        "one is last": [
+            [(6000, 4.2), (15000, 11.0), (6100, 4.4)],
+            [(6000, 4.3), (15200, 11.2), (6100, 4.5)],
+        ],
+        "alike": [[(6000, 4.2), (6010, 4.3), (6020, 4.2)], [(6010, 4.2), (6000, 4.2), (6000, 4.3)]],
+        "one step": [[(6000, 4.2), (15000, 11.0), (6100, 4.4)]],
+    }.values(),
+)
+def test_tables_that_work_does_not_explain_are_not_told(
+    tmp_path: Path, head: str, costs: list[list[tuple[int, float]]]
+) -> None:
+    report = judge(tmp_path, *draw(head, costs))
+
+    assert all(one.code != "S308" for one in report.findings)

@@ -9,6 +9,7 @@ from whystuck.diagnose import codes
 from whystuck.diagnose.algorithms.processes.activity import measure_activity
 from whystuck.diagnose.algorithms.processes.locks import find_parked
 from whystuck.diagnose.algorithms.stacks.frames import find_user_frame, is_in, is_user_frame
+from whystuck.diagnose.algorithms.stacks.loading import find_lock_taken, is_in_dataset
 from whystuck.diagnose.algorithms.stacks.positions import Doing
 from whystuck.diagnose.context.facts import Facts
 from whystuck.diagnose.context.suspects.suspicion import Suspicion
@@ -17,7 +18,6 @@ from whystuck.evidence.live import StackSample
 from whystuck.evidence.ops.collectives import Frame
 
 _WORKER_LOOP = "torch/utils/data/_utils/worker.py"
-_CUT = "<cut>"
 _LOADER = "torch/utils/data/dataloader.py"
 _FETCH = "torch/utils/data/_utils/fetch.py"
 
@@ -74,6 +74,9 @@ def explain_worker(facts: Facts, rank: int) -> Suspicion | None:
         details["lock"] = next(item.lock for item in parked if item.thread.is_main)
     elif share is not None and share >= facts.policy.idle_cpu_share:
         what = "computes in one function without end"
+    elif lock := find_lock_taken(frames):
+        what = "waits for a lock"
+        details["lock"] = lock
     user = find_user_frame(frames)
     name = f" ({user.function})" if user else ""
     return Suspicion(
@@ -93,10 +96,7 @@ def _is_fetching(samples: Sequence[StackSample]) -> bool:
     functions = set()
     for sample in samples:
         frames = sample.main.frames if sample.main else ()
-        in_fetch = any(is_in(frame, _FETCH) for frame in frames)
-        # Of a stack that somebody cut, the loop of the worker may be missing.
-        is_loop = any(is_in(frame, _WORKER_LOOP) or frame.function == _CUT for frame in frames)
-        if not in_fetch or not is_loop:
+        if not is_in_dataset(frames):
             return False
         functions.add(tuple(_functions(frames)))
     # A loop in the user's code may call helpers; one shared outer function is enough.
@@ -106,7 +106,7 @@ def _is_fetching(samples: Sequence[StackSample]) -> bool:
 
 def _functions(frames: Sequence[Frame]) -> Iterator[tuple[str, str]]:
     for frame in frames:
-        if is_in(frame, _FETCH):
+        if is_in(frame, _FETCH, _WORKER_LOOP):
             return
         if is_user_frame(frame):
             yield frame.file, frame.function

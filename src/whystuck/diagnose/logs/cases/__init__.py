@@ -62,6 +62,7 @@ from whystuck.diagnose.logs.cases.processes.lock_files import make_lock_files
 from whystuck.diagnose.logs.cases.processes.not_ended import make_not_ended
 from whystuck.diagnose.logs.cases.processes.process_states import make_process_states
 from whystuck.diagnose.logs.cases.processes.stopped import make_stopped
+from whystuck.diagnose.logs.cases.processes.stuck_workers import make_stuck_workers
 from whystuck.diagnose.logs.cases.processes.swallowed import make_swallowed
 from whystuck.diagnose.logs.cases.processes.thread_errors import make_thread_errors
 from whystuck.diagnose.logs.cases.resources.memlock import make_memlock
@@ -71,6 +72,7 @@ from whystuck.diagnose.logs.cases.resources.shared_memory import make_shared_mem
 from whystuck.diagnose.logs.cases.resources.stale_files import make_stale_files
 from whystuck.diagnose.logs.cases.resources.storage import make_silent_storage
 from whystuck.diagnose.logs.cases.saves.growing_saves import make_growing_saves
+from whystuck.diagnose.logs.cases.saves.lagging_shards import make_lagging_shards
 from whystuck.diagnose.logs.cases.saves.save_steps import make_save_steps
 from whystuck.diagnose.logs.cases.saves.saves import make_slow_saves
 from whystuck.diagnose.logs.cases.saves.serial_saves import make_serial_saves
@@ -155,6 +157,7 @@ MAKERS: tuple[Maker, ...] = (
     make_rendezvous,
     make_slow_saves,
     make_growing_saves,
+    make_lagging_shards,
     make_serial_saves,
     make_save_steps,
     make_busy,
@@ -186,6 +189,7 @@ MAKERS: tuple[Maker, ...] = (
     make_not_ended,
     make_thread_errors,
     make_gil_held,
+    make_stuck_workers,
     make_gone,
     make_lock_files,
     make_link_speeds,

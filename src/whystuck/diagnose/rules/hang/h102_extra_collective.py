@@ -52,6 +52,9 @@ class ExtraCollective(DivergenceRule):
     The source may be what somebody shows beside pasted stacks: what `sed -n 36,46p ckpt.py`, `nl`
     or `grep -n` print, or a listing below the name of a file.
 
+    Beside time limits of all other ranks, the stack of the first rank is enough where it is in a
+    collective inside of a function that is named after it, such as `log_if_main`.
+
     Where other ranks make that very call, too, but from elsewhere, and its function makes it
     without a condition, as wrappers do, the line is that of the caller. This takes the source of
     the wrapper.

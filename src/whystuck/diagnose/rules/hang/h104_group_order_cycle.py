@@ -52,6 +52,7 @@ class GroupOrderCycle(Rule):
     [[0,2],[1,3]]`): a ring of more than two ranks is named. It is `possible`, without names, for
     two ranks, as one may have left out a call, and where only names of functions tell the group;
     unless the source shows that one line goes over a set, whose order no two processes share.
+    Ranks that such a line leads to different groups are members of all of these.
 
     ## False alarms
 

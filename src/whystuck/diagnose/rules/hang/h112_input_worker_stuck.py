@@ -24,7 +24,9 @@ class InputWorkerStuck(SuspectRule):
     wait in `index_queue.get` and are passed over.
 
     Of stacks that somebody pasted, a worker is known by its parent too (`pgrep -P 20114`, `--ppid`,
-    `workers of 20114`), or where its stack is cut at the fetch while a rank waits in its loader.
+    `workers of 20114`, `Process 20640: python t.py (forked from 20114)`), or where its stack is cut
+    at the fetch while a rank waits in its loader. Where the stack of no rank is shown, a worker
+    that waits for a mutex in its dataset is told by itself: a fork has no other thread.
 
     ## False alarms
 

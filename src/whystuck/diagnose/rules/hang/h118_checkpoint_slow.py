@@ -28,14 +28,17 @@ class CheckpointSlow(SuspectRule):
     of the processor show that it goes on; then the finding is `likely`, and names the line that
     loads. A load that does not move is H101, and H116 where the file system does not answer.
 
-    Of logs, how long ranks say that a save took, or the times between the lines that begin and end
-    a file: where that is half of the time limit and more, and others waited meanwhile. A rank is
-    named that took five times as long as most; where all were slow, nobody is. Of a time in the
-    line of a step (`| ckpt/gather_state 55.0 s |`), it is 0.9 of the limit. Or looks at the file
-    show that it grew, while ranks waited in vain or are in a call with the others by their stacks;
-    the rank is the one that said that it saves. Or a bar of an upload went on while ranks gave up,
-    or had taken half of their limit. Where nobody waited in vain, the steps behind each line that
-    says that a checkpoint is saved, and no others, take far longer.
+    Of logs, how long ranks say that a save took, or the times between the lines that begin and
+    end a file: where that is half of the time limit and more, and others waited meanwhile. A
+    rank is named that took five times as long as most; where all were slow, nobody is. Of a
+    time in the line of a step (`| ckpt/gather_state 55.0 s |`), it is 0.9 of the limit. Or
+    looks at the file show that it grew, while ranks waited in vain or are in a call with the
+    others by their stacks; the rank is the one that said that it saves. Where each rank writes
+    a shard (`__3_0.distcp`), it is the one whose shard is far smaller than the others, which
+    are whole, and grew between two looks; who says that a checkpoint is saved does no more than
+    others then. Or a bar of an upload went on while ranks gave up, or had taken half of their
+    limit. Where nobody waited in vain, the steps behind each line that says that a checkpoint
+    is saved, and no others, take far longer.
 
     ## False alarms
 

@@ -109,7 +109,8 @@ class TransferStalled(Rule):
 
     Or `ss -ti` or `netstat -o` shows a connection whose bytes were sent five times in a row or more
     without an answer: both ends are named. Packets that `ping` sends and that get lost for their
-    size alone, while smaller ones get through, say why; alone they are `possible`.
+    size alone, while smaller ones get through, say why; alone they are `possible`. So are large
+    ones that get lost beside an established connection to that host whose bytes wait (`ss -tn`).
 
     ## False alarms
 

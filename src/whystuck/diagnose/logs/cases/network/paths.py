@@ -20,6 +20,8 @@ _LEAST_TRIES = 5
 # Below are the ports of services such as ssh; a file server that does not answer is another thing.
 _SERVICES, _OTHER_SERVICES = 1024, {2049, 3260, 6443, 988}
 _ALL = 100.0
+# A ping of so many bytes fills a packet of most networks; so much waits where none gets through.
+_LARGE, _LEAST_QUEUED = 1200, 16_384
 
 
 class _Hole(NamedTuple):
@@ -40,12 +42,17 @@ def make_paths(view: LogView) -> Iterator[Case]:
     sockets = [row for row in view.list_signatures("table.socket") if _is_dead(row)]
     holes = list(_list_holes(view))
     waits = [event for event in view.list_signatures(*WAITS) if is_said(event)]
-    if not sockets and not holes:
+    queued = [] if sockets or holes else list(_list_queued(view))
+    if not sockets and not holes and not queued:
         return
     pairs = sorted({tuple(sorted((row.groups["own"], row.groups["peer"]))) for row in sockets})
     shared = set(pairs[0]).intersection(*pairs) if pairs else set()
-    told = [*(_tell_socket(row) for row in sockets[:_MOST_PAIRS]), *map(_tell_hole, holes[:1])]
-    lines = [*sockets[:2], *(row for one in holes[:1] for row in one[1:]), *waits]
+    told = [
+        *(_tell_socket(row) for row in sockets[:_MOST_PAIRS]),
+        *map(_tell_hole, holes[:1]),
+        *map(_tell_queued, queued[:1]),
+    ]
+    lines = [*sockets[:2], *(row for one in (*holes, *queued)[:1] for row in one[1:]), *waits]
     yield Case(
         code=codes.TRANSFER_STALLED,
         summary="; ".join(told),
@@ -56,7 +63,7 @@ def make_paths(view: LogView) -> Iterator[Case]:
         time=find_time(waits),
         confidence=Confidence.LIKELY if sockets else Confidence.POSSIBLE,
         details={"ends": [list(pair) for pair in pairs[:_MAX_LINES]]},
-        remedies=_ONE_MTU if holes else (),
+        remedies=_ONE_MTU if holes or queued else (),
         is_foreign=True,
     )
 
@@ -69,11 +76,16 @@ _ONE_MTU = (
 
 def _is_dead(row: LogEvent) -> bool:
     """Tell whether bytes of a connection are sent in vain, and it is of no service."""
-    port, get = int(row.groups["port"]), row.groups
-    is_job = port >= _SERVICES and port not in _OTHER_SERVICES
+    get = row.groups
     has_sent = int(get["queue"]) > 0 or int(get["unacked"]) > 0
+    return _is_of_job(row) and has_sent and int(get["tries"]) >= _LEAST_TRIES
+
+
+def _is_of_job(row: LogEvent) -> bool:
+    """Tell whether a connection is of no service, and to another host."""
+    port, get = int(row.groups["port"]), row.groups
     is_local = get["own"] == get["peer"] or get["own"].startswith("127.")
-    return is_job and has_sent and not is_local and int(get["tries"]) >= _LEAST_TRIES
+    return port >= _SERVICES and port not in _OTHER_SERVICES and not is_local
 
 
 def _list_holes(view: LogView) -> Iterator[_Hole]:
@@ -93,6 +105,34 @@ def _list_holes(view: LogView) -> Iterator[_Hole]:
         least, most = min(lost, key=_read_size), max(passed, key=_read_size)
         if _read_size(least) > _read_size(most):
             yield _Hole(peer, least, most)
+
+
+def _list_queued(view: LogView) -> Iterator[_Hole]:
+    """Yield the hosts of which all large packets got lost, and for which bytes of a job wait.
+
+    That the connection was established shows that small ones get through. Where small ones were
+    lost as well, the host may answer no ping at all.
+    """
+    pings: dict[str, list[LogEvent]] = {}
+    for row in view.list_signatures("table.ping"):
+        if not row.groups["errors"]:
+            pings.setdefault(row.groups["peer"], []).append(row)
+    for row in view.list_signatures("table.send_queue"):
+        told = pings.get(row.groups["peer"], [])
+        are_lost = all(float(one.groups["lost"]) == _ALL for one in told)
+        are_large = all(_read_size(one) >= _LARGE for one in told)
+        is_waiting = int(row.groups["queue"]) >= _LEAST_QUEUED and _is_of_job(row)
+        if told and are_lost and are_large and is_waiting:
+            yield _Hole(row.groups["peer"], min(told, key=_read_size), row)
+
+
+def _tell_queued(hole: _Hole) -> str:
+    get = hole.passed.groups
+    return (
+        f"packets of {_read_size(hole.lost)} bytes do not get through to {hole.peer}, to which "
+        f"a connection of {get['own']} is established, and {get['queue']} bytes of it wait: an MTU "
+        "on the way is smaller, and large transfers stand"
+    )
 
 
 def _read_size(row: LogEvent) -> int:

@@ -12,6 +12,7 @@ from whystuck.diagnose.logs.cases.parts import find_time, is_said
 from whystuck.diagnose.logs.cases.stacks.stacked_groups import (
     StackedWait,
     describe_wait,
+    list_noted_waits,
     list_stacked_waits,
 )
 from whystuck.diagnose.logs.story import PARTED, Case
@@ -27,6 +28,8 @@ _PAIR = 2
 # A loop so far above a call, and what says that it goes over something without an order.
 _NEAR_LINES = 8
 _FOR = re.compile(r"^\s{0,80}(?:async )?for \w")
+# `sum(term(x) for term in set(self.terms))`
+_FOR_SET = re.compile(r"\bfor \w[\w, ]{0,60} in (?:frozen)?set\(")
 _UNORDERED = re.compile(
     r"\b(?:is|are|a|as) (?:a )?(?:python )?(?:frozen)?sets?\b|\b(?:frozen)?set\(|\bunordered\b"
     r"|\b(?:listdir|scandir|iterdir|i?glob)\(",
@@ -52,7 +55,12 @@ def make_crossed(view: LogView) -> Iterator[Case]:
     waits = [one for one in told if one.waiting and one.missing]
     ring = _find_ring(waits)
     if not ring:
-        yield from _tell_stacked(list_stacked_waits(view), view.evidence.sources)
+        sources = view.evidence.sources
+        stacked = [*_tell_stacked(list_stacked_waits(view), sources)]
+        noted = list_noted_waits(view) if not stacked else []
+        # One line leads all of them to both groups, so that they are in both.
+        are_in_both = len(noted) >= _PAIR and _are_in_any_order(noted, sources)
+        yield from stacked or (_tell_stacked(noted, sources) if are_in_both else ())
         return
     ranks = sorted(frozenset[int]().union(*(one.waiting | one.missing for one in ring)))
     parts = "; ".join(
@@ -146,16 +154,26 @@ def _are_in_any_order(ring: Sequence[StackedWait], sources: Mapping[str, str]) -
         select_user_frames(main.frames) if (main := one.sample.main) is not None else ()
         for one in ring
     ]
-    if any(len(site) < _PAIR for site in sites):
+    shared = 0
+    for frames in zip(*map(reversed, sites), strict=False):
+        if len(set(frames)) > 1:
+            break
+        shared += 1
+    if not shared or any(len(site) <= shared for site in sites):
         return False
-    functions = {site[0].function for site in sites}
-    callers = {site[1] for site in sites}
-    if len(callers) != 1 or len(functions) != len({one.group for one in ring}):
+    functions = {site[-1 - shared].function for site in sites}
+    if len(functions) != len({one.group for one in ring}):
         return False
-    caller = callers.pop()
+    caller = sites[0][-shared]
     lines = sources.get(caller.file, "").split("\n")
     near = lines[max(0, caller.line - _NEAR_LINES) : caller.line]
-    return any(_FOR.search(line) for line in near) and any(_UNORDERED.search(one) for one in near)
+    if near and _FOR_SET.search(near[-1]):
+        return True
+    return any(_FOR.search(line) for line in near) and any(map(_is_unordered, near))
+
+
+def _is_unordered(line: str) -> bool:
+    return _UNORDERED.search(line) is not None and "sorted(" not in line
 
 
 def list_waits(view: LogView) -> list[GroupWait]:

@@ -47,10 +47,13 @@ def _judge(name: str, table: Mapping[int, Mapping[int, LogEvent]]) -> Case | Non
         return None
     seq = min(pending.values())
     ranks = tuple(sorted(rank for rank, at in pending.items() if at == seq))
-    peers = {rank: table[rank][seq] for rank in table if rank not in ranks and seq in table[rank]}
-    ops = {find_op_name(one.groups["op"].lower()) for one in peers.values()}
-    ops |= {find_op_name(table[rank][seq].groups["op"].lower()) for rank in ranks}
-    is_over = all(one.groups["state"] == _OVER for one in peers.values())
+    others = (rank for rank in table if rank not in ranks)
+    peers = {rank: one for rank in others if (one := _find_told(table[rank], seq)) is not None}
+    own = [table[rank][seq] for rank in ranks]
+    same = [one for one in peers.values() if _read_number(one, "seq") == seq]
+    ops = {find_op_name(one.groups["op"].lower()) for one in (*own, *same)}
+    is_over = all(one.groups["state"] == _OVER for one in same)
+    is_over &= all(_read_number(one, "completed") < seq for one in own)
     # Who has a later op that is not over waits; a job that runs has none such on all others.
     are_waiting = all(pending.get(rank, -1) > seq for rank in table if rank not in ranks)
     is_mutual = len(ops) == 1 and needs_all(min(ops))
@@ -71,6 +74,16 @@ def _judge(name: str, table: Mapping[int, Mapping[int, LogEvent]]) -> Case | Non
         confidence=Confidence.LIKELY,
         details={"group": name, "sequence": seq, "op": op, "state": state},
     )
+
+
+def _find_told(entries: Mapping[int, LogEvent], seq: int) -> LogEvent | None:
+    """Return the entry of an op, or one beside which the rank tells that it is past that op."""
+    past = (one for one in entries.values() if _read_number(one, "completed") >= seq)
+    return entries.get(seq) or next(past, None)
+
+
+def _read_number(event: LogEvent, name: str) -> int:
+    return int((event.groups.get(name) or "-1")[:18])
 
 
 def _find_oldest(entries: Mapping[int, LogEvent]) -> int:

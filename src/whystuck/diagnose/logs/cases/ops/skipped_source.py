@@ -1,4 +1,7 @@
-"""H127 where ranks come to one number with different calls, and source shows who left one out."""
+"""H127 where ranks come to one number with different calls, and who left one out is shown.
+
+Source shows it, or the rank itself says that it has no data for a call.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from dataclasses import replace
 from math import prod
 
 from whystuck.diagnose import codes
-from whystuck.diagnose.logs.cases.parts import is_said
+from whystuck.diagnose.logs.cases.parts import is_said, list_ranks
 from whystuck.diagnose.logs.story import Case
 from whystuck.diagnose.logs.told_ops import ToldOp
 from whystuck.diagnose.logs.view import LogView
@@ -18,6 +21,7 @@ _MAX_LINES = 6
 # What is reduced of a step beside its gradients: a few numbers, each with its own meaning.
 _FEW = 64
 _SIGNATURE = "source.skipped"
+_SAID = ("py.left_out", "table.none_left")
 
 
 def tell_skipped(view: LogView, ops: Sequence[ToldOp], case: Case | None) -> Case | None:
@@ -37,9 +41,20 @@ def tell_skipped(view: LogView, ops: Sequence[ToldOp], case: Case | None) -> Cas
         for event in view.list_signatures(_SIGNATURE)
         if is_said(event) and all(op.op == event.groups["op"] for op in rest)
     ]
-    if len(guards) != 1 or not own or not rest or not _are_next(own, rest):
+    if not own or not rest or not _are_next(own, rest):
         return case
-    return _make_case(case, own[0], rest[0], guards[0])
+    if len(guards) == 1:
+        told = guards[0].groups
+        why = f"the source leaves it out by `if {told['test']:.80}: {told['jump']}`"
+        return _make_case(case, own[0], rest[0], guards[0], why)
+    said = [event for event in view.list_signatures(*_SAID) if is_said(event)]
+    # What was said of an earlier step, in which nobody hung, is no reason. Two calls of unlike ops
+    # may be either's mistake.
+    is_once = len(said) == 1 and said[0].count == 1 and not said[0].is_past
+    if guards or not is_once or list_ranks(said) != case.ranks or own[0].op != rest[0].op:
+        return case
+    why = f"it says that it has nothing for it: `{said[0].text.strip():.100}`"
+    return _make_case(case, own[0], rest[0], said[0], why)
 
 
 def _are_next(own: Sequence[ToldOp], rest: Sequence[ToldOp]) -> bool:
@@ -50,15 +65,13 @@ def _are_next(own: Sequence[ToldOp], rest: Sequence[ToldOp]) -> bool:
     return 0 < max(sizes[: len(rest)]) <= _FEW < min(sizes[len(rest) :])
 
 
-def _make_case(case: Case, own: ToldOp, rest: ToldOp, guard: LogEvent) -> Case:
-    told = guard.groups
+def _make_case(case: Case, own: ToldOp, rest: ToldOp, line: LogEvent, why: str) -> Case:
     many = len(case.ranks) > 1
     return replace(
         case,
         code=codes.SKIPPED_COLLECTIVE,
         summary=f"{name_ranks(case.ranks)} left out {rest.op} {rest.seq}, in which the others "
-        f"wait, and {'are' if many else 'is'} in the next call: the source leaves it out by "
-        f"`if {told['test']:.80}: {told['jump']}`",
-        lines=(guard, *case.lines)[:_MAX_LINES],
+        f"wait, and {'are' if many else 'is'} in the next call: {why}",
+        lines=(line, *case.lines)[:_MAX_LINES],
         details={"skipped": rest.op, "went_on_to": own.op},
     )

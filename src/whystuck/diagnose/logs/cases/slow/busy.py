@@ -10,6 +10,7 @@ from whystuck.diagnose import codes
 from whystuck.diagnose.algorithms.failures.causes import is_timeout
 from whystuck.diagnose.logs.cases.parts import WAITS, find_time, is_said, list_ranks
 from whystuck.diagnose.logs.cases.saves.growing_saves import make_growing_saves
+from whystuck.diagnose.logs.cases.saves.lagging_shards import list_shards, make_lagging_shards
 from whystuck.diagnose.logs.cases.saves.saves import find_limit, make_slow_saves
 from whystuck.diagnose.logs.story import BUSY, Case
 from whystuck.diagnose.logs.view import LogView
@@ -18,7 +19,12 @@ from whystuck.evidence.live import PythonException
 from whystuck.evidence.logs.lines import LogEvent
 from whystuck.evidence.ranks import name_ranks
 
-_SETUP = "progress.setup"
+_SAVE, _SETUP = "progress.save", "progress.setup"
+# What torchtitan says, and others that let each rank write its shard.
+_SHARED_SAVE = re.compile(
+    r"\bor staging if async is enabled|\bdistributed checkpoint|\bDCP\b|\bdcp\.|\bsharded\b",
+    re.IGNORECASE,
+)
 _DOWNLOAD, _UPLOAD = "progress.download", "progress.upload"
 # The time that a bar of progress has taken: `[29:33<11:50, 1.98MB/s]`, `[1:02:03<?`
 _ELAPSED = re.compile(r"\[(?:(\d{1,3}):)?(\d{1,2}):(\d{2})<")
@@ -52,7 +58,7 @@ class _Kind:
 
 _KINDS = (
     _Kind(
-        "progress.save",
+        _SAVE,
         "progress.saved",
         codes.CHECKPOINT_SLOW,
         "a checkpoint was being saved",
@@ -108,6 +114,8 @@ def make_busy(view: LogView) -> Iterator[Case]:
             or _find_leader(raised, view, waiting)
         )
         ranks = tuple(rank for rank in told if rank not in waiting)
+        if kind.signature == _SAVE and _do_all_save(view, last):
+            ranks = ()
         share = last.groups.get("pct") or ""
         at = f" ({share} % done)" if share else ""
         who = name_ranks(waiting) if waiting else "ranks"
@@ -130,7 +138,13 @@ def make_busy(view: LogView) -> Iterator[Case]:
 
 def _is_told_of(view: LogView) -> bool:
     """Tell whether it is known how long saves took, or that the file grows: that tells more."""
-    return any(make_slow_saves(view)) or any(make_growing_saves(view))
+    makers = (make_slow_saves, make_growing_saves, make_lagging_shards)
+    return any(any(make(view)) for make in makers)
+
+
+def _do_all_save(view: LogView, line: LogEvent) -> bool:
+    """Return whether all ranks save, so that who says so does no more than the others."""
+    return _SHARED_SAVE.search(line.text) is not None or len(list_shards(view)) > 1
 
 
 def _find_open(view: LogView, kind: _Kind) -> list[LogEvent]:

@@ -109,7 +109,7 @@ def list_uneven(view: LogView) -> list[_Told]:
     events = sorted(rows, key=lambda one: (one.artifact, one.row))
     told = [one for event in events if (one := _read(event)) is not None]
     tables = [_read_table(table) for table in _list_tables(view)]
-    told = max([told, *tables], key=len)
+    told = max([told, *tables, _join(tables)], key=len)
     if len(told) == len({one.rank for one in told}) and _has_one_rate(told):
         return told
     ranks = {one.rank for one in told}
@@ -136,6 +136,14 @@ def _list_tables(view: LogView) -> list[list[LogEvent]]:
     for event in view.list_signatures("table.work"):
         found.setdefault((event.artifact, event.groups["table"]), []).append(event)
     return list(found.values())
+
+
+def _join(tables: Sequence[list[_Told]]) -> list[_Told]:
+    """Return the rows of all tables as those of steps, where each has a row of the same ranks."""
+    ranks = [sorted(one.rank for one in table) for table in tables]
+    logs = {one.event.artifact for table in tables for one in table}
+    is_same = all(one == ranks[0] and len(set(one)) == len(one) for one in ranks)
+    return [one for table in tables for one in table] if is_same and len(logs) == 1 else []
 
 
 def _read_table(rows: Sequence[LogEvent]) -> list[_Told]:

@@ -15,6 +15,7 @@ _Groups = Mapping[str, frozenset[frozenset[int]]]
 
 # Frames in which a comment, or the name of a function, may say which group a call is of.
 _NEAR = 3
+_GROUP = re.compile(r"\b(?:process_)?(?:group|pg) ?[=:] ?['\"]?([A-Za-z]\w{0,40})")
 _WORD = re.compile(r"[A-Za-z][A-Za-z0-9]*")
 # Groups that are mostly called by their short names, and in full.
 _LONG = {
@@ -70,6 +71,33 @@ def list_stacked_waits(view: LogView) -> list[StackedWait]:
             is_noted,
         )
         for rank, (name, members, is_noted) in sorted(found.items())
+    ]
+
+
+def list_noted_waits(view: LogView) -> list[StackedWait]:
+    """List the ranks that wait where a comment at their stacks says which group it is.
+
+    Nobody tells who is in the groups: each rank is taken for a member of all of them.
+    """
+    last = {one.rank: one for one in view.evidence.stacks if not one.worker and one.rank >= 0}
+    found: dict[int, str] = {}
+    for rank, sample in last.items():
+        main = sample.main
+        if main is None or sample.row is None or is_transferring(main.frames):
+            continue
+        names = {one[1].lower() for text in _list_notes(main) for one in _GROUP.finditer(text)}
+        if len(names) == 1 and locate(main.frames).doing is Doing.COLLECTIVE:
+            found[rank] = names.pop()
+    return [
+        StackedWait(
+            rank,
+            name,
+            frozenset(found),
+            frozenset(peer for peer, other in found.items() if other != name),
+            last[rank],
+            is_noted=True,
+        )
+        for rank, name in sorted(found.items())
     ]
 
 

@@ -20,6 +20,8 @@ from whystuck.parse.logs.lines.lines import LogLine
 _BACKENDS = ("nccl", "gloo", "hccl", "xccl", "ucc", "mpi")
 RECORDER_MARKS = (
     b"coll_seq", b"collective_seq", b"seq_id", b"| state", b"profiling_name",
+    # The heads of tables whose columns have other names: `rank seq op size state`.
+    b"seq  ", b"seq\t", b"seq op", b"seq state", b"seq,op", b"seq, op", b"seq,state", b"seq, state",
     *(f"{one}:".encode() for one in _BACKENDS),
 )  # fmt: skip
 # What columns and keys are called; the first one of an entry is taken.
@@ -42,6 +44,11 @@ _COLUMNS = {
         "location",
         "code",
     ),
+}
+# How far a rank is in the group, which scripts print beside the oldest op that is not over.
+_COUNTERS = {
+    "enqueued": ("last_enqueued", "last_enq", "enqueued", "last_enqueued_collective"),
+    "completed": ("last_completed", "last_done", "last_compl", "last_completed_collective"),
 }
 _NEEDED = {"own", "seq", "op", "state"}
 _STATE = re.compile(r"^(?:scheduled|started|completed)$")
@@ -143,7 +150,8 @@ class RecorderReader:
         if len(cells) != len(self._columns) or not _is_entry(groups):
             return
         told_of = {name: groups.get(name, "")[:80] for name in _COLUMNS}
-        told_of |= _clean(told_of) | {"sites": _find_site(told_of.pop("site"))}
+        counters = {name: groups[name] for name in _COUNTERS if groups.get(name, "").isdecimal()}
+        told_of |= counters | _clean(told_of) | {"sites": _find_site(told_of.pop("site"))}
         yield from (told_of | {"own": str(rank)} for rank in list_numbers(groups["own"]))
 
     def _keep(self, told: dict[str, str]) -> None:
@@ -224,7 +232,8 @@ def _find_site(text: str) -> str:
 
 
 def _find_column(name: str) -> str:
-    return next((known for known, words in _COLUMNS.items() if name in words), "")
+    columns = (*_COLUMNS.items(), *_COUNTERS.items())
+    return next((known for known, words in columns if name in words), "")
 
 
 def _split(text: str, mark: str) -> list[str]:

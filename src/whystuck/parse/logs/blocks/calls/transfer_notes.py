@@ -58,7 +58,8 @@ _OPEN = re.compile(r"(?:\.\.|…)\s{0,8}$")
 _LEFT_OUT = re.compile(
     r"\b(?:(?:not|never|nothing) (?:forward(?:ed)?|sent|to send|passed|computed|needed)"
     r"|(?:isn't|wasn't|won't be|not being) (?:forwarded|sent)|skip(?:s|ped|ping)?"
-    r"|drop(?:s|ped|ping)?|discard(?:s|ed|ing)?|ignor(?:es?|ed|ing)|no (?:send|forward))\b"
+    r"|drop(?:s|ped|ping)?|discard(?:s|ed|ing)?|ignor(?:es?|ed|ing)"
+    r"|(?:no|without|w/o)(?: an?| the)? (?:send|forward|backward|bwd)(?! (?:yet|sync|hook)))\b"
     r"|\b(?:return|exit|continu|bail|leav)(?:s|es|e|ed|ing)?(?: out)?(?: early)? "
     r"(?:before|without) (?:the |any |its |a )?i?send(?:ing)?(?![a-z])",
     re.IGNORECASE,

@@ -39,6 +39,13 @@ _LISTED = re.compile(
 _USED = re.compile(
     r"^\s{0,8}(?P<size>\d{1,18}|\d{1,6}(?:\.\d{1,3})?[KMGT])\s+(?P<file>\S*/\S{1,300})$"
 )
+# What is left of the rows of `ls -l` behind `awk '{print $5,$8,$9}'`: size, time and name.
+_TIMED = re.compile(
+    r"^\s{0,8}(?P<size>\d{1,18}|\d{1,6}(?:\.\d{1,3})?[KMGT])\s{1,8}"
+    r"(?:[A-Z][a-z]{2}\s{1,4}\d{1,2}\s{1,4}|\d{4}-\d\d-\d\d )?"
+    r"\d\d:\d\d(?::\d\d(?:\.\d{1,9})?)?(?: [+-]\d{4})?\s{1,8}"
+    r"(?P<file>[\w./@+=-]{1,300}\.[A-Za-z]\w{1,12})\s*$"
+)
 _ALONE = re.compile(r"^\s{0,8}(?P<size>\d{4,18}|\d{1,6}(?:\.\d{1,3})?[KMGT])\s*$")
 # What a script of somebody prints at each look: `06:24:11 iter_40/optim.pt.tmp size 22 GiB`.
 _SAID = re.compile(
@@ -88,7 +95,7 @@ class SizeReader:
         if match is not None and clock < 0 and (found := _TIME.search(text[: match.start()])):
             clock = _count_seconds(found)
         if match is None and self.is_open:
-            match = _USED.match(text) or _ALONE.match(text)
+            match = _TIMED.match(text) or _USED.match(text) or _ALONE.match(text)
         if match is not None:
             file = match.groupdict().get("file") or self._name_next()
             groups = {"bytes": str(_count(match["size"])), "file": file, "s": str(clock)}

@@ -77,7 +77,7 @@ class SocketReader:
         return bool(self._told)
 
     def read(self, line: LogLine, row: int, *, is_mark: bool) -> Iterator[TabledSeen]:
-        """Take a line; yield the connection whose bytes are sent again."""
+        """Take a line; yield the connection whose bytes wait, and one whose are sent again."""
         text = line.text.lstrip()
         match = _SOCKET.match(text) if is_mark else None
         if match is not None:
@@ -89,6 +89,8 @@ class SocketReader:
                 "port": str(min(filter(None, ports), default=0)),
                 "queue": match["queue"] or match["queue2"],
             }
+            if int(self._told["queue"]):
+                yield TabledSeen("table.send_queue", row, line, dict(self._told))
         told, tries = self._told, _TRIES.search(text)
         if match is None or tries:
             self._told = {}

@@ -7,6 +7,7 @@ lines above the table.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -89,6 +90,10 @@ RANK_MARKS = (
 # So many lines above a table may say what is in it.
 MOST_ABOVE = 6
 _LEAST_RANKS = 3
+# What somebody says of the table behind its head: `rank  tokens  busy_s   (actor, step 41)`.
+_REMARK = re.compile(
+    r"(?<=\S)(?:\s{2,12}|\t)[(\[#](?=[^()\[\]]{1,60}[ ,=])[^()\[\]]{3,100}[)\]]?\s{0,8}$"
+)
 
 
 @dataclass(frozen=True)
@@ -171,6 +176,7 @@ class RankTableReader:
             self._tables = []
 
     def _begins(self, text: str, row: int, above: Above) -> bool:
+        text = _REMARK.sub("", text)
         tables = [one for way in cells.WAYS if (one := read_rank_head(text, way)) is not None]
         if shared := read_shared_head(text):
             tables = [shared]

@@ -17,6 +17,14 @@ _PARENT = re.compile(
     r"|^\s{0,8}Parent Process (\d{2,10}):",
     re.IGNORECASE,
 )
+# What people write behind the command of a process: `python fit.py (forked from 18802)`. Options of
+# the command itself may be called so, too, and have a dash before them.
+_OWN_PARENT = re.compile(
+    r"(?<![\w-])(?:(?:forked|spawned|started) (?:from|by|off)|(?:child|worker|subprocess) of|ppid"
+    r"|parent)(?: (?:process|pid|is)){0,2}[ =:(]{1,3}(\d{2,10})(?![\w.])",
+    re.IGNORECASE,
+)
+_MOST_COMMAND = 2000
 _LOADER, _FETCH = "torch/utils/data/dataloader.py", "torch/utils/data/_utils/fetch.py"
 
 
@@ -24,6 +32,12 @@ def find_parent(text: str) -> int:
     """Return the process whose children come next, 0 where a line tells of none."""
     found = _PARENT.search(text)
     return int(next(one for one in found.groups() if one)) if found else 0
+
+
+def find_own_parent(command: str) -> int:
+    """Return the process that what stands behind a command calls its parent, 0 where none does."""
+    found = _OWN_PARENT.search(command[:_MOST_COMMAND])
+    return int(found[1]) if found else 0
 
 
 def is_loading_in_worker(seen: StackSeen) -> bool:

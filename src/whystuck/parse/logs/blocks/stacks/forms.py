@@ -60,6 +60,12 @@ _NOTE = re.compile(
 _BEHIND = re.compile(
     r"^\s{1,12}[\w.<>]{1,120} \([^()]{1,400}:\d{1,9}\)(?= {1,60}(?!<- )(?P<note>\S.{0,300})$)"
 )
+# Between the function and its file, the group of its call: `sync group=tp (moe.py:61)`.
+_GROUPED = re.compile(
+    r"^(?P<function>\s{1,12}[\w.<>]{1,120}) {1,8}[\[(]?"
+    r"(?P<note>(?:process_)?(?:group|pg) ?[=:] ?[\w.-]{1,60})[\])]?"
+    r"(?P<place> {1,8}\([^()]{1,400}:\d{1,9}\))\s{0,8}$"
+)
 # `py-spy dump --locals` shows variables below their frame, further in.
 _LOCALS = re.compile(r"^(\s{2,40})(?:Locals|Arguments|Args):")
 # What is left of colours where the character that begins them is lost.
@@ -89,7 +95,9 @@ def cut_lead(text: str) -> tuple[str, str]:
 
 
 def cut_note(text: str) -> tuple[str, str]:
-    """Return a line of a stack without the comment that stands behind it, and that comment."""
+    """Return a line of a stack without the comment that stands in it, and that comment."""
+    if " (" in text and (grouped := _GROUPED.match(text)):
+        return grouped["function"] + grouped["place"], grouped["note"]
     has_mark = any(mark in text for mark in (" #", " //", " <-", " <==", " \u2190", " \u21d0"))
     found = _NOTE.search(text) if has_mark else None
     if found:

@@ -61,6 +61,11 @@ _NUMBERED = re.compile(
     r"(?:\s{0,3}[|:](?=\s|$)|[:|-]|(?=\s)|$)(?:\s{1,4}(?:-{1,4}>|B)(?=\s))?(?P<text>.{0,400})$"
 )
 _NAMED_LINE = re.compile(r"^\s{0,8}(?P<file>[\w./~+-]{1,200}\.py)[:-]\d{1,6}[:-]")
+# `loss.py:95   return sum(term(x) for term in terms)`: a statement, as logs begin with places, too.
+_STATEMENT = re.compile(
+    r"^\s{0,8}(?P<file>[\w./~+-]{1,200}\.py):\d{1,6}\s{1,8}"
+    r"(?=(?:return|yield|for|if|while|with|def)\b)"
+)
 # What ends a text without numbers: a prompt, a fence, a heading.
 _PROMPT = re.compile(r"^(?:\[?[\w.@:~/()-]{0,80}(?: [\w~./-]{1,60})?\]?[$%] |```|==+|--- |>>> )")
 _PYTHON = re.compile(
@@ -124,7 +129,7 @@ def _read_piece(lines: Sequence[str], at: int) -> tuple[SourceSeen | None, int]:
         for pattern in _PLAIN:
             if match := pattern.search(line):
                 return _read_plain(lines, at + 1, match.groupdict())
-        if named := _NAMED_LINE.match(line):
+        if named := _NAMED_LINE.match(line) or _STATEMENT.match(line):
             return _read_listing(lines, at, named["file"], least=1)
         if match := _NAME.match(line):
             seen, end = _read_listing(lines, at + 1, match["file"], least=1)

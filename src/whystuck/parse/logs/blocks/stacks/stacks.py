@@ -15,7 +15,7 @@ from whystuck.evidence.live import ThreadStack
 from whystuck.evidence.logs.lines import UNKNOWN_RANK
 from whystuck.evidence.ops.collectives import Frame
 from whystuck.evidence.ranks import MAX_RANK
-from whystuck.parse.logs.blocks.stacks.children import find_parent
+from whystuck.parse.logs.blocks.stacks.children import find_own_parent, find_parent
 from whystuck.parse.logs.blocks.stacks.commands import find_local_rank, find_rank
 from whystuck.parse.logs.blocks.stacks.forms import (
     COMMAND,
@@ -308,8 +308,7 @@ class StackReader:
         if known is None:
             process = StackSeen(row, line, source=name_source(head))
             known = self._open_process(process, find_pid(head))
-            if note := head.groupdict().get("note"):
-                take_note(process, note)
+            take_note(process, head.groupdict().get("note") or "")
         self._end_thread(known)
         known.seen = self._lines
         known.process.pid = known.process.pid or find_pid(head)
@@ -331,7 +330,8 @@ class StackReader:
             if heading.rank_pid and own_pid and own_pid != heading.rank_pid:
                 process.rank, process.local, process.others = UNKNOWN_RANK, -1, frozenset()
             process.pid = own_pid or heading.rank_pid
-        process.parent = self._parent
+            process.parent = find_own_parent(heading.command)
+        process.parent = process.parent or self._parent
         self._heading, self._alike = _Heading(), None
         if process.rank != UNKNOWN_RANK:
             self._shown.append(process)

@@ -19,12 +19,14 @@ NONE_MARKS = (
     *(f"{word}{mark}0".encode() for word in (*_NOUNS, *_STATES) for mark in _IS),
     *(f" {none} {word}".encode() for none in ("0", "no", "zero") for word in (*_NOUNS, *_STATES)),
     b" 0 of ", b" 0 out of ",
+    *(f"{word} {state}".encode() for word in _NOUNS for state in ("kept", "left", "remain")),
 )  # fmt: skip
 _WORDS = rf"(?:{'|'.join(_NOUNS)})"
 _NONE = re.compile(
     rf"\b{_WORDS}(?: (?:{'|'.join(_STATES)}))?\s?[=:]\s?0(?:/\d{{1,9}})?(?![\w.]|,\d)"
     rf"|\b(?:{'|'.join(_STATES)})(?: {_WORDS})?\s?[=:]\s?0(?:/\d{{1,9}})?(?![\w.]|,\d)"
-    rf"|\b(?:0|no|zero) (?:(?:of|out of) \d{{1,9}} )?(?:(?:{'|'.join(_STATES)}) )?{_WORDS}"
+    r"|(?<![\w./])(?:0(?:/\d{1,9})?|no|zero) (?:(?:of|out of) \d{1,9} )?"
+    rf"(?:(?:{'|'.join(_STATES)}) )?{_WORDS}"
     r" (?:left|kept|remain|survive|after|in (?:this|the|its) )"
 )
 _RANK = re.compile(r"(?<![a-z_])rank[ _=:#]{0,2}(\d{1,7})\b", re.IGNORECASE)
