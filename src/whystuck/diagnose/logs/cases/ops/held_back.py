@@ -7,7 +7,7 @@ which waits for it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from whystuck.diagnose import codes
 from whystuck.diagnose.logs.cases.parts import find_time
@@ -47,10 +47,11 @@ def _judge(name: str, table: Mapping[int, Mapping[int, LogEvent]]) -> Case | Non
         return None
     seq = min(pending.values())
     ranks = tuple(sorted(rank for rank, at in pending.items() if at == seq))
-    peers = {rank: table[rank][seq] for rank in table if rank not in ranks and seq in table[rank]}
-    ops = {find_op_name(one.groups["op"].lower()) for one in peers.values()}
+    shown = {rank: table[rank][seq] for rank in table if rank not in ranks and seq in table[rank]}
+    is_over = all(one.groups["state"] == _OVER for one in shown.values())
+    peers = shown | _list_past(table, seq, {*ranks, *shown})
+    ops = {find_op_name(one.groups["op"].lower()) for one in shown.values()}
     ops |= {find_op_name(table[rank][seq].groups["op"].lower()) for rank in ranks}
-    is_over = all(one.groups["state"] == _OVER for one in peers.values())
     # Who has a later op that is not over waits; a job that runs has none such on all others.
     are_waiting = all(pending.get(rank, -1) > seq for rank in table if rank not in ranks)
     is_mutual = len(ops) == 1 and needs_all(min(ops))
@@ -71,6 +72,24 @@ def _judge(name: str, table: Mapping[int, Mapping[int, LogEvent]]) -> Case | Non
         confidence=Confidence.LIKELY,
         details={"group": name, "sequence": seq, "op": op, "state": state},
     )
+
+
+def _list_past(
+    table: Mapping[int, Mapping[int, LogEvent]], seq: int, but: Collection[int]
+) -> dict[int, LogEvent]:
+    """Return an entry of each rank that tells that so many ops are over; theirs is not shown."""
+    done = {
+        rank: one
+        for rank, entries in table.items()
+        for one in entries.values()
+        if _read_done(one) >= seq
+    }
+    return {rank: one for rank, one in done.items() if rank not in but}
+
+
+def _read_done(entry: LogEvent) -> int:
+    text = (entry.groups.get("done") or "")[:18]
+    return int(text) if text.isdecimal() else -1
 
 
 def _find_oldest(entries: Mapping[int, LogEvent]) -> int:

@@ -20,6 +20,7 @@ from whystuck.parse.logs.lines.lines import LogLine
 _BACKENDS = ("nccl", "gloo", "hccl", "xccl", "ucc", "mpi")
 RECORDER_MARKS = (
     b"coll_seq", b"collective_seq", b"seq_id", b"| state", b"profiling_name",
+    b"last_completed", b"last_enqueued",
     *(f"{one}:".encode() for one in _BACKENDS),
 )  # fmt: skip
 # What columns and keys are called; the first one of an entry is taken.
@@ -30,6 +31,8 @@ _COLUMNS = {
     "seq": ("coll_seq", "collective_seq_id", "collective_seq", "seq", "seq_id", "coll_seq_id"),
     "op": ("op", "profiling_name", "op_name", "operation", "name", "collective", "optype"),
     "state": ("state", "status"),
+    # The number of the last op of the rank that is over.
+    "done": ("last_completed", "last_completed_collective", "last_completed_seq", "completed_seq"),
     "sizes": ("input_sizes", "sizes", "size", "shape", "shapes", "input_shape", "in_sizes"),
     "site": (
         "site",
@@ -52,7 +55,7 @@ _MOST_SHARED, _MOST_COPIES = 64, 8192
 _PAIR = 2
 # `3 5032 nccl:all_reduce [[8]] started train.py 188`, as a loop over entries prints them
 _BARE = re.compile(
-    r"^[\s(\[]{0,4}(?:rank\s?|r)?(?P<own>\d{1,7})[,:\s]{1,3}(?P<seq>\d{1,12})[,\s]{1,3}['\"]?"
+    r"^[\s(\[]{0,4}(?:rank\s?|r)?(?P<own>\d{1,7})[,:\s]{1,12}(?P<seq>\d{1,12})[,\s]{1,12}['\"]?"
     rf"(?:{'|'.join(_BACKENDS)}):(?P<op>\w{{2,40}})['\"]?[,\s]"
     r"(?:.{0,400}?[\s,'\"])?(?P<state>scheduled|started|completed)\b"
 )
