@@ -112,4 +112,18 @@ def list_whole_members(answers: Iterable[RasStatus]) -> Iterator[RasMember]:
                 named += count.members
             for error in comm.errors:
                 named += error.members
+            named += _find_silent(answer, comm)
             yield from (member for member in named if member.pid > 0)
+
+
+def _find_silent(answer: RasStatus, comm: RasComm) -> Iterator[RasMember]:
+    """Yield the one member without data, as the one process that gives no answer.
+
+    NCCL lists such processes and such ranks apart from each other. A process without an answer
+    belongs to each communicator that lacks it, so that one of each are the same.
+    """
+    silent = answer.silent + answer.dead
+    is_one = silent == len(answer.processes) == len(comm.missing) == 1 and comm.size > 0
+    if is_one and comm.missing[0].pid < 0:
+        (process,), (member,) = answer.processes, comm.missing
+        yield RasMember(member.rank, process.pid, process.host)

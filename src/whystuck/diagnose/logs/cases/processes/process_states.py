@@ -8,10 +8,12 @@ from typing import Any
 
 from whystuck.diagnose import codes
 from whystuck.diagnose.logs.cases.resources.storage import make_silent_storage
+from whystuck.diagnose.logs.owners import is_address
 from whystuck.diagnose.logs.story import BUSY, Case
-from whystuck.diagnose.logs.view import LogView
+from whystuck.diagnose.logs.view import LogView, is_same_host
 from whystuck.evidence.finding import Confidence
 from whystuck.evidence.logs.lines import LogEvent
+from whystuck.evidence.nodes.ras import list_whole_members
 from whystuck.evidence.ranks import name_ranks
 
 # A row of a list, and what was looked up of one process.
@@ -83,14 +85,30 @@ def _is_of_rank(row: LogEvent) -> bool:
 def _is_odd(view: LogView, found: Sequence[LogEvent], rows: Sequence[LogEvent]) -> bool:
     """Tell whether few of all are so, or all those of a few of many ranks.
 
-    What somebody looked up is what does not move.
+    What somebody looked up is what does not move; nor does a process that gives NCCL RAS no answer.
     """
     looked = {row.groups["pid"] for row in rows if row.signature == _LOOK}
+    looked |= {row.groups["pid"] for row in rows if _is_silent(view, row)}
     is_looked = all(row.signature == _LOOK or row.groups["pid"] in looked for row in found)
     if is_looked or 2 * len(found) < len(rows):
         return bool(found)
     owners = {_find_rank(view, row) for row in found}
     return None not in owners and 0 < 2 * len(owners) < len(view.ranks)
+
+
+def _is_silent(view: LogView, row: LogEvent) -> bool:
+    """Tell whether NCCL RAS has no answer of a process on that host."""
+    silent = (one for answer in view.evidence.ras for one in answer.processes)
+    return any(
+        str(one.pid) == row.groups["pid"] and not _is_elsewhere(row, one.host) for one in silent
+    )
+
+
+def _is_elsewhere(row: LogEvent, host: str) -> bool:
+    """Tell whether a process is on another host: names say nothing of an address."""
+    if not row.node or not host or is_address(row.node) != is_address(host):
+        return False
+    return not is_same_host(row.node, host)
 
 
 def _are_all_kept(kept: Sequence[LogEvent], rows: Sequence[LogEvent]) -> bool:
@@ -170,6 +188,9 @@ def _find_rank(view: LogView, row: LogEvent) -> int | None:
 
 def _find_own_rank(view: LogView, row: LogEvent) -> int | None:
     pid = int(row.groups["pid"])
+    told = [one.host for one in list_whole_members(view.evidence.ras) if one.pid == pid]
+    if told and all(_is_elsewhere(row, host) for host in told):
+        return None  # hosts number their processes alike
     return view.find_rank_of_pid(pid, row.node) if pid else None
 
 
