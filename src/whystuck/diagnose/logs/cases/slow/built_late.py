@@ -21,6 +21,8 @@ from whystuck.evidence.ranks import name_ranks
 
 _MS = 1000.0
 _MAX_LINES = 6
+# What HCCL waits when it makes its links, where nothing tells another limit.
+_HCCL_LIMIT_S = 120.0
 _BEFORE = "build the indices once before the job, with one process, into a folder that all share"
 
 
@@ -66,11 +68,7 @@ def _make_given_up(view: LogView) -> Iterator[Case]:
     What was built after they gave up was under way when they did. All that was built one after the
     other took longer than their limit, so that the wait had to end there, whoever else was late.
     """
-    waits = [
-        (event, int(event.groups["ms"]) / _MS)
-        for event in view.list_signatures(*WAITS)
-        if is_said(event) and (event.groups.get("ms") or "").isdecimal()
-    ]
+    waits = _list_waits(view)
     built = [event for event in view.list_signatures("progress.built") if not event.is_past]
     if not waits or not built:
         return
@@ -98,6 +96,18 @@ def _make_given_up(view: LogView) -> Iterator[Case]:
             _BEFORE,
         ),
     )
+
+
+def _list_waits(view: LogView) -> list[tuple[LogEvent, float]]:
+    """Return the lines of those who gave up, and how many seconds each had waited."""
+    waits = [
+        (event, int(event.groups["ms"]) / _MS)
+        for event in view.list_signatures(*WAITS)
+        if is_said(event) and (event.groups.get("ms") or "").isdecimal()
+    ]
+    told = [float(one.groups["sec"]) for one in view.list_signatures("hccl.connect_limit")]
+    links = [event for event in view.list_signatures("hccl.connect") if is_said(event)]
+    return waits + [(event, max(told, default=_HCCL_LIMIT_S)) for event in links]
 
 
 def _is_below(event: LogEvent, place: tuple[str, int]) -> bool:
