@@ -200,3 +200,71 @@ def test_rank_with_fewer_batches_is_not_named_where_another_one_is_silent(
     report = say(tmp_path, *sizes, *(WAIT.format(rank) for rank in waiting))
 
     assert not list_named(report)
+
+
+DONE = {
+    "epoch": "[rank {0}] epoch {2} finished, {1} batches, val mAP 0.311",
+    "loop": "rank={0} epoch {2}: done after {1} batches, loss 0.41",
+    "torchrun": "[rank{0}]: {1} batches completed (epoch {2}), writing metrics",
+}
+AT = {
+    "share": "[rank {0}] batch {1}/812",
+    "epoch": "rank={0} epoch {2} batch {1} of 812 loss 0.4",
+    "bracket": "[rank{0}]: Epoch: [{2}] batch [{1}/812] loss 0.4",
+}
+
+
+def pass_by(
+    done: str, at: str, *, count: int = 810, batch: int = 811, epochs: tuple[int, int] = (0, 0)
+) -> list[str]:
+    """Write that rank 2 is done, and at which batch all others are, which then give up."""
+    own = DONE[done].format(2, count, epochs[0])
+    others = [AT[at].format(rank, batch, epochs[1]) for rank in (0, 1, 3)]
+    return [own, *others, *(WAIT.format(rank) for rank in (0, 1, 3))]
+
+
+@pytest.mark.parametrize("done", DONE)
+@pytest.mark.parametrize("at", AT)
+def test_rank_that_is_done_where_all_others_are_further_left(
+    tmp_path: Path, done: str, at: str
+) -> None:
+    assert judge(say(tmp_path, *pass_by(done, at))) == ("left-early", [2])
+
+
+def test_rank_that_is_done_where_lines_are_mixed_left(tmp_path: Path) -> None:
+    lines = pass_by("loop", "share")
+    earlier = [AT["share"].format(rank, at, 0) for at in (809, 810) for rank in range(4)]
+
+    assert judge(say(tmp_path, *earlier, *lines)) == ("left-early", [2])
+    assert judge(say(tmp_path, *earlier, *lines[1:4], lines[0], *lines[4:]))[1] == [2]
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        pytest.param(pass_by("epoch", "share", batch=810), id="as far"),
+        pytest.param(pass_by("epoch", "share", batch=3), id="in the next epoch"),
+        pytest.param(pass_by("epoch", "epoch", epochs=(0, 1)), id="of another epoch"),
+        pytest.param(
+            [
+                pass_by("loop", "share")[0],
+                AT["share"].format(2, 4, 1),
+                *pass_by("loop", "share")[1:],
+            ],
+            id="goes on",
+        ),
+        pytest.param([*pass_by("loop", "share")[:3], *pass_by("loop", "share")[4:]], id="unseen"),
+        pytest.param(pass_by("loop", "share")[:-1], id="one does not wait"),
+        pytest.param(
+            ["[rank2]: prefetched 40 batches, done", *pass_by("loop", "share")[1:]], id="x"
+        ),
+        pytest.param(["[rank2]: val done, 40 batches", *pass_by("loop", "share")[1:]], id="val"),
+        pytest.param(
+            ["[rank2]: validation finished, 40 batches", *pass_by("loop", "share")[1:]], id="valid"
+        ),
+        pytest.param(["[rank2]: skipped 40 batches, done", *pass_by("loop", "share")[1:]], id="s"),
+        pytest.param(["[rank2]: queue has 40 batches", *pass_by("loop", "share")[1:]], id="queue"),
+    ],
+)
+def test_rank_that_others_did_not_pass_left_no_loop(tmp_path: Path, lines: list[str]) -> None:
+    assert judge(say(tmp_path, *lines))[0] != "left-early"

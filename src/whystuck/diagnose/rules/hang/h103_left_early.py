@@ -61,11 +61,13 @@ class LeftEarly(Rule):
     later, and others wait until a time limit. What all ranks say is the normal end of a loop; it is
     `possible` where rank 0 may speak for all. So it is where NCCL RAS, `torchfrtrace` or watchdogs
     show ranks behind, and these alone say that they left the loop, or had fewer batches than all
-    others. Or a rank came to the end of its program before others gave up: `srun` says that its
-    task exited while others run, or torch warns in it alone that its process groups were not
-    destroyed. Or pasted stacks show few ranks in `destroy_process_group` or at the end of their
-    program, which raised nothing, while more ranks print that they waited until a time limit. Or
-    NCCL RAS calls a process dead, and its host does not have it any more (`ls /proc/PID`).
+    others; or these say that they are done after so many batches, and all others, which waited in
+    vain, were at further ones. Or a rank came to the end of its program before others gave up:
+    `srun` says that its task exited while others run, or torch warns in it alone that its process
+    groups were not destroyed. Or pasted stacks show few ranks in `destroy_process_group` or at the
+    end of their program, which raised nothing, while more ranks print that they waited until a time
+    limit. Or NCCL RAS calls a process dead, and its host does not have it any more (`ls
+    /proc/PID`).
 
     ## False alarms
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import chain
 
 from whystuck.parse.logs.blocks.calls.group_notes import find_group_notes
-from whystuck.parse.logs.blocks.calls.rank_steps import find_rank_steps
+from whystuck.parse.logs.blocks.calls.rank_steps import find_rank_batches, find_rank_steps
 from whystuck.parse.logs.blocks.calls.skip_guards import find_skip_guards
 from whystuck.parse.logs.blocks.rank_notes import find_rank_notes
 from whystuck.parse.logs.blocks.rank_tables.rank_types import find_rank_types
@@ -29,6 +29,7 @@ _FINDERS = (
     find_same_process,
     find_step_times,
     find_rank_steps,
+    find_rank_batches,
     find_run_rates,
     find_rank_notes,
     find_phase_times,

@@ -1,11 +1,13 @@
 """H103 by words or counts of a rank that is behind: it left the loop that the others are still in.
 
 Who is behind is told by NCCL RAS, by other tools and by watchdogs. That it left, rather than that
-it is late, is told by its own line, or by batches of which it has fewer than all others.
+it is late, is told by its own line, by batches of which it has fewer than all others, or by those
+that it has had, where all others are at further ones.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -24,6 +26,13 @@ from whystuck.evidence.ranks import name_ranks
 _MAX_LINES = 6
 _LEAST_RANKS = 2
 _PLACES = 2
+# How a rank says that the batches it counts were all, and loops beside that over the training data.
+_ENDS = re.compile(r"\b(?:finished|done|completed?|ended|over|exhausted)\b", re.IGNORECASE)
+_OTHER_LOOPS = re.compile(
+    r"valid|\bval\b(?! \w{1,9}[ =:]{1,2}\d)|\bval_?(?:loop|epoch|batch|step)|\beval|\btest|warm-?up"
+    r"|prefetch|skip|drop|cach|preload|\bload",
+    re.IGNORECASE,
+)
 
 
 @dataclass(frozen=True)
@@ -38,7 +47,7 @@ class _Behind:
 def make_left_behind(view: LogView) -> Iterator[Case]:
     """Make the case of ranks that are behind, and that left the loop by what logs tell of them."""
     said = _list_leavers(view)
-    fewer = _list_fewer(view)
+    fewer = _list_fewer(view) or _list_passed(view)
     if not said and not fewer:
         return
     for behind in (*_list_behind(view), *_list_silent(view, fewer)):
@@ -129,6 +138,31 @@ def _list_fewer(view: LogView) -> dict[int, LogEvent]:
         return {}
     last = [table for (epoch, _), table in whole.items() if epoch == [*whole][-1][0]]
     return next((few for table in reversed(last) if (few := _choose_fewer(table))), {})
+
+
+def _list_passed(view: LogView) -> dict[int, LogEvent]:
+    """Return the few ranks that are done after some batches, where all others are at further ones.
+
+    Who prints a batch below its count goes on with the next epoch.
+    """
+    counts: dict[int, LogEvent] = {}
+    for event in view.list_signatures("table.batches"):
+        is_end = bool(_ENDS.search(event.text)) and not _OTHER_LOOPS.search(event.text)
+        if event.rank >= 0 and not event.groups["kind"] and is_end and not event.is_past:
+            counts[event.rank] = event
+    steps = {event.rank: event for event in view.list_signatures("table.rank_batch")}
+    others = view.ranks - counts.keys()
+    if not counts or len(counts) > len(others) or not others <= steps.keys():
+        return {}
+    most = max(int(event.groups["count"]) for event in counts.values())
+    is_passed = all(most < int(steps[rank].groups["batch"]) for rank in others)
+    is_over = all(rank not in steps or _is_above(steps[rank], one) for rank, one in counts.items())
+    epochs = {one.groups["epoch"] for one in (*counts.values(), *map(steps.__getitem__, others))}
+    return counts if is_passed and is_over and len(epochs - {""}) <= 1 else {}
+
+
+def _is_above(event: LogEvent, other: LogEvent) -> bool:
+    return event.artifact == other.artifact and event.row < other.row
 
 
 def _choose_fewer(table: dict[int, LogEvent]) -> dict[int, LogEvent]:
