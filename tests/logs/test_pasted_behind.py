@@ -268,3 +268,57 @@ def test_rank_that_is_done_where_lines_are_mixed_left(tmp_path: Path) -> None:
 )
 def test_rank_that_others_did_not_pass_left_no_loop(tmp_path: Path, lines: list[str]) -> None:
     assert judge(say(tmp_path, *lines))[0] != "left-early"
+
+
+SHORTER = {
+    "share": "[rank {0}] epoch 2 batch {1}/{2}",
+    "of": "rank={0} epoch 2 batch {1} of {2} loss 0.4",
+    "bracket": "[rank{0}]: Epoch: [2] batch [{1}/{2}] loss 0.4",
+}
+MISSES = [
+    "$ torchfrtrace --prefix nccl_trace_rank_ /scratch/fr",
+    "Not all ranks joining collective, sequence number: 4410",
+    "group info: 0:default_pg",
+    "collective: nccl:all_reduce",
+    "missing ranks: {2}",
+    "collective state: scheduled",
+]
+
+
+def end(form: str, last: int = 810, at: int = 810, *, others: int = 810) -> list[str]:
+    """Write where ranks are in an epoch of 811 batches, of which rank 2 has fewer."""
+    rows = [SHORTER[form].format(rank, others, 811) for rank in (0, 1, 3)]
+    return [SHORTER[form].format(2, at, last), *rows]
+
+
+@pytest.mark.parametrize("form", SHORTER)
+@pytest.mark.parametrize("told", [MISSES, [WAIT.format(rank) for rank in (0, 1, 3)]])
+def test_rank_at_the_end_of_a_shorter_epoch_left(
+    tmp_path: Path, told: list[str], form: str
+) -> None:
+    assert judge(say(tmp_path, *end(form), *told)) == ("left-early", [2])
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        pytest.param([*end("share", last=811), *MISSES], id="as long"),
+        pytest.param([*end("share", at=640), *MISSES], id="not at its end"),
+        pytest.param([*end("share", others=500), *MISSES], id="others are behind"),
+        pytest.param([*end("share", last=20, at=20), *MISSES], id="other loop"),
+        pytest.param(
+            [end("share")[0].replace("epoch", "val epoch"), *end("share")[1:], *MISSES], id="val"
+        ),
+        pytest.param(
+            [end("share")[0].replace("epoch 2", "epoch 3"), *end("share")[1:], *MISSES], id="next"
+        ),
+        pytest.param([*end("share")[:2], *MISSES], id="two ranks"),
+        pytest.param(
+            [*end("share"), *(line.replace("{2}", "{3}") for line in MISSES)], id="other misses"
+        ),
+    ],
+)
+def test_rank_whose_epoch_is_not_known_to_be_shorter_left_no_loop(
+    tmp_path: Path, lines: list[str]
+) -> None:
+    assert judge(say(tmp_path, *lines))[0] != "left-early"

@@ -93,3 +93,44 @@ def test_index_that_does_not_grow_tells_nothing(tmp_path: Path, lines: list[str]
     report = say(tmp_path, *lines)
 
     assert [one for one in report.findings if one.code == "H117"] == []
+
+
+SOCKET = (
+    "[rank{0}]: EI0006: [PID: 71{0}] 2026-01-09-07:31:05.22{0}.104 Getting socket times out. "
+    "Reason: Remote Rank did not send the data in time. Please check the network connection"
+)
+LIMITS = {
+    "default": [],
+    "shown": ["HCCL_CONNECT_TIMEOUT=240"],
+    "export": ["export HCCL_CONNECT_TIMEOUT=240"],
+}
+BOTH = "[rank0]  > elapsed time to build and save shuffle-idx and sample-idx mapping (seconds): {0}"
+
+
+@pytest.mark.parametrize("form", [BOTH, "[rank0]" + FORMS[0].format("sample-idx", "{0}")])
+@pytest.mark.parametrize("limit", LIMITS)
+def test_links_of_hccl_have_to_wait_for_an_index_as_well(
+    tmp_path: Path, limit: str, form: str
+) -> None:
+    lines = [SOCKET.format(1), SOCKET.format(3), form.format("301.5"), *LIMITS[limit]]
+    found = say(tmp_path, *lines).findings[0]
+
+    assert (found.code, found.victims.ranks) == ("H117", "1,3")
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [SOCKET.format(1), SOCKET.format(3), BOTH.format("301.5"), "HCCL_CONNECT_TIMEOUT=1800"],
+        [SOCKET.format(1), SOCKET.format(3), BOTH.format("80.5")],
+        [BOTH.format("301.5"), SOCKET.format(1), SOCKET.format(3)],
+        [SOCKET.format(1), SOCKET.format(0), BOTH.format("301.5")],
+    ],
+    ids=["longer limit", "short", "before", "waits itself"],
+)
+def test_index_that_does_not_explain_links_that_did_not_come_is_no_cause(
+    tmp_path: Path, lines: list[str]
+) -> None:
+    found = say(tmp_path, *lines).findings[0]
+
+    assert (found.code, found.culprits.ranks) == ("H121", [])

@@ -348,3 +348,54 @@ def test_save_that_does_not_go_on_leaves_it_open(tmp_path: Path) -> None:
 
     assert all(one.code != "H118" for one in report.findings)
     assert report.verdict is not Verdict.WAITING
+
+
+ONE_STACK = {
+    "thread": ["rank 0:", *SAVE],
+    "frames": ["rank 0:", *SAVE[1:]],
+    "py-spy": ["py-spy dump of rank 0, twice the same:", *SAVE],
+}
+
+
+@pytest.mark.parametrize("tool", LOOKS)
+@pytest.mark.parametrize("form", ONE_STACK)
+def test_stack_of_the_saver_alone_beside_its_file_is_enough(
+    tmp_path: Path, form: str, tool: str
+) -> None:
+    report = say(tmp_path, "fifteen others are in the barrier", *ONE_STACK[form], *LOOKS[tool])
+
+    assert report.verdict is Verdict.WAITING
+    assert [(one.code, one.culprits.ranks) for one in report.findings[:1]] == [("H118", [0])]
+
+
+GATHERING = [
+    SAVE[0],
+    "    all_gather_into_tensor (torch/distributed/distributed_c10d.py:3811)",
+    *SAVE[1:],
+]
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [*ONE_STACK["frames"], *list_sizes(SIZES[0], SIZES[0], SIZES[0])],
+        [*ONE_STACK["frames"], *list_sizes(*SIZES, file="train.log")],
+        ["rank 0:", *GATHERING, *LOOKS["ls"]],
+        ["rank 0:", *REST[1:], *LOOKS["ls"]],
+        ["rank 0:", "    reward (train/reward.py:12)", *SAVE[4:], *LOOKS["ls"]],
+        LOOKS["ls"],
+    ],
+    ids=["still", "log", "gathers", "waits", "elsewhere", "no stack"],
+)
+def test_file_beside_another_stack_tells_of_no_slow_save(tmp_path: Path, lines: list[str]) -> None:
+    report = say(tmp_path, *lines)
+
+    assert not any(one.code == "H118" and one.culprits.ranks for one in report.findings)
+
+
+def test_exception_of_another_rank_goes_before_a_save_that_goes_on(tmp_path: Path) -> None:
+    raised = ["[rank3]: Traceback (most recent call last):", '[rank3]:   File "run.py", line 4']
+    raised += ["[rank3]:     step()", "[rank3]: KeyError: 'ids'"]
+    report = say(tmp_path, *raised, *ONE_STACK["frames"], *LOOKS["ls"])
+
+    assert report.findings[0].culprits.ranks == [3]

@@ -165,3 +165,58 @@ def test_counters_that_tell_of_no_device(
     tmp_path: Path, form: str, rows: tuple[tuple[int, str, int], ...]
 ) -> None:
     assert all(one.code != "H123" for one in say(tmp_path, *count(form, *rows)).findings)
+
+
+# The oldest entry of each rank that is not over, and the number of the last one that is.
+OLDEST = {
+    "blanks": (
+        "rank   seq   op   state   last_enqueued   last_completed",
+        "{0}      {1}   nccl:{2}    {3}     {4}      {5}",
+    ),
+    "bars": (
+        "| rank | seq_id | profiling_name | state | last_enqueued | last_completed |",
+        "| {0} | {1} | nccl:{2} | {3} | {4} | {5} |",
+    ),
+    "commas": (
+        "rank,pg,coll_seq,op,state,enqueued,completed_seq",
+        "{0},0 (default_pg),{1},nccl:{2},{3},{4},{5}",
+    ),
+}
+
+
+def oldest(form: str, *, op: str = "all_gather", later: str = "started", done: int = 812) -> str:
+    head, row = OLDEST[form]
+    ranks = {0: 812, 3: 811, 5: 812, 6: 812}
+    told = [
+        row.format(rank, over + 1, op, later if over > 811 else "started", 826, done)
+        if rank != 3
+        else row.format(rank, 812, op, "started", 826, 811)
+        for rank, over in ranks.items()
+    ]
+    return "\n".join([head, *told])
+
+
+@pytest.mark.parametrize("more", ["", "all other ranks like 0", "\n6 more like these"])
+@pytest.mark.parametrize("form", OLDEST)
+def test_numbers_of_the_last_op_that_is_over_tell_the_same(
+    tmp_path: Path, form: str, more: str
+) -> None:
+    found = first_of(say(tmp_path, "of the dumps:", oldest(form), more))
+
+    assert (found.code, found.culprits.ranks) == ("H123", [3])
+    assert found.victims.ranks == "0,5-6"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        oldest("blanks", op="broadcast"),
+        oldest("blanks", later="completed"),
+        oldest("blanks", done=811),
+        oldest("blanks").replace(" 812\n", " -\n"),
+        "\n".join(line.rpartition(" ")[0] for line in oldest("blanks").split("\n")),
+    ],
+    ids=["broadcast", "over", "not over", "dash", "no such column"],
+)
+def test_device_is_not_blamed_where_numbers_do_not_tell_so(tmp_path: Path, text: str) -> None:
+    assert not any(one.code == "H123" for one in say(tmp_path, text).findings)

@@ -664,3 +664,28 @@ def test_checks_of_several_ranks_name_none(tmp_path: Path) -> None:
 )
 def test_line_that_ends_nothing_is_no_check(tmp_path: Path, line: str) -> None:
     assert first_of(say(tmp_path, line, LOST)).code == "C209"
+
+
+PODS = [
+    "NAME           READY   STATUS    RESTARTS   AGE",
+    "gpt-worker-0   1/1     Running   0          21m",
+    "gpt-worker-3   0/1     Pending   0          21m",
+]
+NOT_PLACED = "Warning  FailedScheduling  2m  default-scheduler  0/4 nodes: Insufficient gpu"
+
+
+@pytest.mark.parametrize(
+    "above",
+    [
+        ["$ kubectl logs gpt-worker-0 --tail 1", "step 0 of 400"],
+        ["$ kubectl logs gpt-worker-0 | tail -2", "RendezvousTimeoutError", "rendezvous closed"],
+    ],
+)
+@pytest.mark.parametrize("event", [NOT_PLACED, NOT_PLACED.replace("2m  ", "2m (x4 over 20m)  ")])
+def test_pod_whose_log_stands_above_an_event_is_not_the_one_that_waits(
+    tmp_path: Path, event: str, above: list[str]
+) -> None:
+    report = say(tmp_path, "$ kubectl get pods", *PODS, *above, event)
+
+    assert first_of(report).code == "C210"
+    assert blamed_of(report)[1] == {"gpt-worker-3"}

@@ -184,3 +184,49 @@ def test_links_that_are_all_alike_do_not_tell_why_ranks_waited(
 
     assert (finding.code, finding.culprits.nodes) == ("H121", [])
     assert "link of" not in finding.summary
+
+
+NOTIFY = (
+    "[rank{0}]: EI0002: [PID: 61{0}] 2026-02-01-08:11:09.501.113 The wait execution of the Notify "
+    "register times out. Reason: The Notify register has not received the Notify record from "
+    "remote rank: [{1}]. base information: [streamID:[4], taskID[11], taskType[Notify Wait]]"
+)
+SEATS = {
+    "equals": "rank {0} = node np-07 device 2",
+    "sentence": "rank {0} runs on host np-07",
+    "range": "np-07 has ranks 16-23",
+}
+
+
+@pytest.mark.parametrize("form", ["seq -s", "braces"])
+@pytest.mark.parametrize("seat", SEATS)
+def test_link_that_is_down_on_the_host_of_the_rank_that_gives_no_sign_is_the_cause(
+    tmp_path: Path, seat: str, form: str
+) -> None:
+    told = [NOTIFY.format(rank, 18) for rank in (17, 19)]
+    lines = [*told, SEATS[seat].format(18), *ask(NUMBERLESS[form][0], STATES)]
+    finding = first_of(say(tmp_path, *lines))
+
+    assert (finding.code, finding.culprits.ranks) == ("N410", [])
+    assert finding.culprits.nodes == ["np-07"]
+
+
+@pytest.mark.parametrize(
+    ("seat", "states", "peers"),
+    [
+        ("rank 18 = node np-08 device 2", STATES, (18, 18)),
+        ("rank 18 = node np-07 device 2", ["UP"] * 4, (18, 18)),
+        ("rank 18 = node np-07 device 2", ["DOWN"] * 4, (18, 18)),
+        ("rank 18 = node np-07 device 2", STATES, (18, 3)),
+        ("all sixteen ranks are here", STATES, (18, 18)),
+        ("np-07 has ranks 16-23", ["UP", "DOWN", "UP", "UP"], (18, 18)),
+    ],
+    ids=["other host", "up", "all down", "other peer", "no seat", "other device"],
+)
+def test_other_links_do_not_explain_a_sign_that_did_not_come(
+    tmp_path: Path, seat: str, states: list[str], peers: tuple[int, int]
+) -> None:
+    told = [NOTIFY.format(rank, peer) for rank, peer in zip((17, 19), peers, strict=True)]
+    finding = first_of(say(tmp_path, *told, seat, *ask("0 1 2 3", states)))
+
+    assert finding.code != "N410"

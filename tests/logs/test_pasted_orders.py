@@ -210,3 +210,68 @@ def test_members_of_other_things(tmp_path: Path, text: str) -> None:
     report = say(tmp_path, *MEGATRON, text, *CALLED["chain"])
 
     assert "group-order-cycle" not in {one.name for one in report.findings}
+
+
+GATHER = (
+    "[rank{0}]:[E0404 16:20:03.330115221 ProcessGroupNCCL.cpp:616] [Rank {0}] Watchdog caught "
+    "collective operation timeout: WorkNCCL(SeqNum=88, OpType={2}, NumelIn={3}, "
+    "NumelOut={4}, Timeout(ms)=1800000) ran for 1800014 milliseconds before timing out."
+)
+CHAINS = {
+    "arrow": "[rank{0}] layer 3: {1}({2}) -> {3}({4})",
+    "comma": "rank {0} calls {1}[{2}], {3}[{4}]",
+    "then": "[rank{0}]: {1}(group={2}) then {3}(group={4})   # by the config",
+    "sign": "rank {0}: dist.{1}(pg='{2}') → dist.{3}(pg='{4}')",
+}
+CALLS = {"seq": "all_gather_into_tensor", "moe": "all_to_all_single"}
+
+
+def gather(rank: int, group: str, *, members: int = 2, op: str = "_ALLGATHER_BASE") -> list[str]:
+    number = 3 if group == "seq" else 4
+    waited = GATHER.format(rank, group, op, 4096, 4096 * members)
+    return [waited, STATUS.format(rank, group, 4096, number)]
+
+
+def chain(form: str, rank: int, *groups: str) -> str:
+    return CHAINS[form].format(rank, CALLS[groups[0]], groups[0], CALLS[groups[1]], groups[1])
+
+
+OPPOSITE = [chain("comma", 0, "seq", "moe"), chain("comma", 1, "moe", "seq")]
+MOVE = gather(1, "moe", members=1, op="ALLTOALL_BASE")
+
+
+@pytest.mark.parametrize("form", CHAINS)
+@pytest.mark.parametrize("world", [["WORLD_SIZE=2"], []])
+def test_two_ranks_of_groups_of_two_that_tell_their_calls_in_opposite_order_are_a_ring(
+    tmp_path: Path, world: list[str], form: str
+) -> None:
+    orders = [chain(form, 0, "seq", "moe"), chain(form, 1, "moe", "seq")]
+    finding = first_of(say(tmp_path, *world, *orders, *gather(0, "seq"), *MOVE))
+
+    assert (finding.name, finding.culprits.ranks) == ("group-order-cycle", [0, 1])
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [chain("arrow", 0, "seq", "moe"), chain("arrow", 1, "seq", "moe"), *gather(0, "seq")],
+        [chain("arrow", 0, "moe", "seq"), chain("arrow", 1, "seq", "moe"), *gather(0, "seq")],
+        [chain("arrow", 0, "seq", "moe"), *gather(0, "seq")],
+        gather(0, "seq"),
+        [*OPPOSITE, *gather(0, "seq", members=4)],
+        [*OPPOSITE, *gather(0, "seq", members=1, op="ALLREDUCE")],
+        ["WORLD_SIZE=8", *OPPOSITE, *gather(0, "seq")],
+        [*OPPOSITE, *gather(0, "seq"), "[rank2]: ncclSystemError: System call"],
+        [*OPPOSITE, *(line.replace("[Rank 0]", "[Rank 3]") for line in gather(0, "seq"))],
+    ],
+    ids=[
+        "one order", "each in its second", "order of one", "no order", "groups of four",
+        "no sizes", "eight ranks", "a third rank", "other number in its group",
+    ],
+)  # fmt: skip
+def test_two_ranks_whose_groups_may_have_others_are_not_named(
+    tmp_path: Path, lines: list[str]
+) -> None:
+    report = say(tmp_path, *lines, *MOVE)
+
+    assert all(one.code != "H104" or not one.culprits.ranks for one in report.findings)

@@ -119,3 +119,53 @@ def test_port_of_a_host_that_nobody_calls_slow_is_not_told(tmp_path: Path, said:
     shown = ["c19$ perfquery -x", *by_perfquery("", COUNTS)[1:]]
 
     assert say(tmp_path, said, *shown).findings == []
+
+
+MATRIX = [
+    "busbw GB/s",
+    "         c17    c18    c19    c20",
+    "c17      -      48.2   {0}    48.0",
+    "c18      48.1   -      {0}    48.3",
+    "c19      {0}    {0}    -      {0}",
+    "c20      48.0   48.4   {0}    -",
+]
+ENDS = [(one, other) for one in ("c17", "c18", "c19", "c20") for other in ("c18", "c19", "c20")]
+PAIRS = [
+    line
+    for one, other in ENDS
+    if one < other
+    for line in (
+        f"--- {one} <-> {other} ---",
+        f"# Avg bus bandwidth    : {'{0}' if 'c19' in (one, other) else '48.2'} ",
+    )
+]
+
+
+@pytest.mark.parametrize("table", [MATRIX, PAIRS], ids=["matrix", "rows"])
+@pytest.mark.parametrize("prompt", ["c19$ perfquery -x", "[c19]$ perfquery -x | grep -i err"])
+def test_port_of_the_host_whose_pairs_are_all_slow_is_why(
+    tmp_path: Path, prompt: str, table: list[str]
+) -> None:
+    rows = [row.format(6.1) for row in table]
+    report = say(tmp_path, *rows, "", prompt, *by_perfquery("", COUNTS)[1:])
+    told = [(one.code, one.culprits.nodes) for one in report.findings if one.code[0] in "NS"]
+
+    assert told == [("N410", ["c19"])]
+
+
+@pytest.mark.parametrize(
+    ("speed", "prompt", "counts", "code"),
+    [
+        (6.1, "c19$ perfquery -x", WELL, "S302"),
+        (6.1, "c18$ perfquery -x", COUNTS, "S302"),
+        (48.3, "c19$ perfquery -x", COUNTS, ""),
+    ],
+    ids=["no errors", "other host", "not slow"],
+)
+def test_port_that_does_not_make_pairs_slow_is_not_told(
+    tmp_path: Path, speed: float, prompt: str, counts: tuple[int, ...], code: str
+) -> None:
+    rows = [row.format(speed) for row in MATRIX]
+    report = say(tmp_path, *rows, "", prompt, *by_perfquery("", counts)[1:])
+
+    assert [one.code for one in report.findings if one.code[0] in "NS"] == [code] * bool(code)

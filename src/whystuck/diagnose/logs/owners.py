@@ -62,6 +62,26 @@ def _list_noted(events: Iterable[LogEvent]) -> Iterator[Owner]:
             yield Owner(*min(pids), int(note.groups["of"]))
 
 
+def choose_ranks(
+    by_host: Mapping[str, set[int]], evidence: Evidence, pid: int, node: str
+) -> set[int]:
+    """Choose the ranks that a process on a host may be, of those that have its number anywhere.
+
+    Args:
+        by_host: These ranks by their hosts, which are empty where they are not known.
+        evidence: All evidence.
+        pid: The number.
+        node: The host, empty where it is not known.
+    """
+    if not node:
+        return set[int]().union(*by_host.values())
+    told = {one.host for one in list_whole_members(evidence.ras) if one.pid == pid}
+    # Two addresses can be compared, and hosts number their processes alike.
+    is_elsewhere = is_address(node) and any(map(is_address, told)) and node not in told
+    unplaced = set[int]() if is_elsewhere else by_host.get("", set())
+    return unplaced | by_host.get(node, set())
+
+
 def is_address(host: str) -> bool:
     """Tell whether a host is named by its address of IPv4."""
     return host.replace(".", "").isdecimal()

@@ -11,7 +11,7 @@ from itertools import chain
 
 from whystuck.diagnose.logs.begins import find_begins
 from whystuck.diagnose.logs.clocks import Clocks
-from whystuck.diagnose.logs.owners import Owner, is_address, list_owners
+from whystuck.diagnose.logs.owners import Owner, choose_ranks, is_address, list_owners
 from whystuck.evidence.live import ExitRecord, FatalStack, PythonException
 from whystuck.evidence.logs.lines import LogEvent, LogFile, LogTime
 from whystuck.evidence.model import Evidence
@@ -214,9 +214,7 @@ class LogView:
         """Return the rank whose process has this number on a host, None when it is nobody's."""
         key = pid, _shorten(node)
         if key not in self._rank_by_pid:
-            hosts = self._pids.get(pid, {})
-            chosen = [hosts.get("", set()), hosts.get(key[1], set())] if node else hosts.values()
-            owners = set[int]().union(*chosen)
+            owners = choose_ranks(self._pids.get(pid, {}), self.evidence, *key)
             self._rank_by_pid[key] = owners.pop() if len(owners) == 1 else None
         return self._rank_by_pid[key]
 

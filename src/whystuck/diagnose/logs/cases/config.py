@@ -204,12 +204,20 @@ def _find_nodes(view: LogView, mistake: _Mistake) -> tuple[str, ...]:
 
 
 def _find_pods(view: LogView, mistake: _Mistake) -> set[str]:
-    """Return the pods that events name, or else those that a list shows to be waiting."""
-    named = {view.find_node_of(event) for event in mistake.events} - {""}
-    if named:
-        return named
-    waiting = view.list_signatures("k8s.pod_waiting")
-    return {pod for event in waiting if (pod := event.groups.get("pod") or "")}
+    """Return the pods that events name, or else those that a list shows to be waiting.
+
+    A pod whose log stands above an event is not the one that the event is about, where a list shows
+    that others wait.
+    """
+    listed = (event.groups.get("pod") or "" for event in view.list_signatures("k8s.pod_waiting"))
+    waiting = {*listed} - {""}
+    named = {
+        pod
+        for event in mistake.events
+        if (pod := view.find_node_of(event))
+        and (not waiting or pod in waiting or pod in event.text)
+    }
+    return named or waiting
 
 
 def _find_ranks(view: LogView, mistake: _Mistake) -> tuple[int, ...]:

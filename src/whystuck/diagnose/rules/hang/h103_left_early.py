@@ -60,14 +60,14 @@ class LeftEarly(Rule):
     Of logs alone, a few ranks say that they leave the loop or have no more data, go on with nothing
     later, and others wait until a time limit. What all ranks say is the normal end of a loop; it is
     `possible` where rank 0 may speak for all. So it is where NCCL RAS, `torchfrtrace` or watchdogs
-    show ranks behind, and these alone say that they left the loop, or had fewer batches than all
-    others; or these say that they are done after so many batches, and all others, which waited in
-    vain, were at further ones. Or a rank came to the end of its program before others gave up:
-    `srun` says that its task exited while others run, or torch warns in it alone that its process
-    groups were not destroyed. Or pasted stacks show few ranks in `destroy_process_group` or at the
-    end of their program, which raised nothing, while more ranks print that they waited until a time
-    limit. Or NCCL RAS calls a process dead, and its host does not have it any more (`ls
-    /proc/PID`).
+    show ranks behind, and these alone say that they left the loop, had fewer batches than all
+    others, or are at the last batch of an epoch that is longer for others; or these say that they
+    are done after so many batches, and all others, which waited in vain, were at further ones. Or a
+    rank came to the end of its program before others gave up: `srun` says that its task exited
+    while others run, or torch warns in it alone that its process groups were not destroyed. Or
+    pasted stacks show few ranks in `destroy_process_group` or at the end of their program, which
+    raised nothing, while more ranks print that they waited until a time limit. Or NCCL RAS calls a
+    process dead, and its host does not have it any more (`ls /proc/PID`).
 
     ## False alarms
 

@@ -35,6 +35,7 @@ _NAMED_AT = re.compile(rf"({ISO})")
 # `(Worker_TP5 pid=88106)`, `(VllmWorker TP5 pid=88106)`: engines that serve models name ranks so,
 # where they split nothing else.
 _TENSOR_PARALLEL = re.compile(r"^(?:[A-Za-z]+[_ ]?)?TP(\d{1,4})$")
+_NAMED_RANK = re.compile(r"^[Rr]ank_?(\d{1,6})$")  # `(rank6 pid=5126)`
 _REPORT = re.compile(r"E[A-Z]\d{4}: \[PID: (\d{1,7})\] ")  # `EI0002: [PID: 5120] 2026-02-03-`
 _ERROR_LEVEL = re.compile(r"ERROR|CRITICAL|FATAL")
 _LETTERED = re.compile(r"(?:node|host|gpu|server|machine|worker|box)[-_.]?[a-z]$")
@@ -316,6 +317,8 @@ def _take_ray(line: LogLine, match: re.Match[str]) -> None:
     line.node = line.node or match["ray_ip"] or match["raylet_ip"] or ""
     if name := _TENSOR_PARALLEL.search(match["ray_name"] or ""):
         line.task = int(name[1])
+    elif (named := _NAMED_RANK.search(match["ray_name"] or "")) and line.rank == UNKNOWN_RANK:
+        line.rank = int(named[1])
     elif match["ray_rank"]:
         line.task = int(match["ray_rank"])
     line.owner += match[0].strip()

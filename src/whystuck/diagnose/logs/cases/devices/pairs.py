@@ -27,17 +27,11 @@ _FEW_HOSTS = 3
 
 def make_pairs(view: LogView) -> Iterator[Case]:
     """Make the case of the one host that is slow with all others, where no port tells why."""
-    tables: dict[tuple[str, str], list[LogEvent]] = {}
-    for row in view.list_signatures("table.pair"):
-        tables.setdefault((row.artifact, row.groups["table"]), []).append(row)
-    for told in tables.values():
-        rows = _list_slower(told)
-        usual = _find_usual(rows)
-        slow = [row for row in rows if _read_speed(row) < _SLOW * usual]
-        host = _find_shared(slow)
+    for rows in _list_tables(view):
+        slow, usual = _split(rows)
+        host = _find_host(rows, slow)
         well = [row for row in rows if row not in slow]
-        is_mixed = any(host in _list_ends(row) for row in well)
-        if not host or len(well) < _count_least(rows) or is_mixed:
+        if not host:
             if _is_sole(slow, well):
                 yield _make_pair(slow[0], usual)
                 return
@@ -45,6 +39,37 @@ def make_pairs(view: LogView) -> Iterator[Case]:
         if not any(make_ports(view)):
             yield _make_case(host, slow, median(map(_read_speed, well)))
         return
+
+
+def find_slow_pairs(view: LogView) -> dict[str, list[LogEvent]]:
+    """Return the hosts whose pairs are all slow, as no others are, with the rows of these pairs."""
+    found: dict[str, list[LogEvent]] = {}
+    for rows in _list_tables(view):
+        slow, _ = _split(rows)
+        if host := _find_host(rows, slow):
+            found[host] = slow
+    return found
+
+
+def _list_tables(view: LogView) -> Iterator[list[LogEvent]]:
+    tables: dict[tuple[str, str], list[LogEvent]] = {}
+    for row in view.list_signatures("table.pair"):
+        tables.setdefault((row.artifact, row.groups["table"]), []).append(row)
+    return map(_list_slower, tables.values())
+
+
+def _split(rows: Sequence[LogEvent]) -> tuple[list[LogEvent], float]:
+    """Return the rows of pairs that are slow, and what pairs usually reach."""
+    usual = _find_usual(rows)
+    return [row for row in rows if _read_speed(row) < _SLOW * usual], usual
+
+
+def _find_host(rows: Sequence[LogEvent], slow: Sequence[LogEvent]) -> str:
+    """Return the host that all slow pairs have, and no other; empty where there is none."""
+    host = _find_shared(slow)
+    well = [row for row in rows if row not in slow]
+    is_mixed = any(host in _list_ends(row) for row in well)
+    return "" if len(well) < _count_least(rows) or is_mixed else host
 
 
 def _find_usual(rows: Sequence[LogEvent]) -> float:

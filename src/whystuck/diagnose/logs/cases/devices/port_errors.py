@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from whystuck.diagnose import codes
+from whystuck.diagnose.logs.cases.devices.pairs import find_slow_pairs
 from whystuck.diagnose.logs.story import WAIT, Case
 from whystuck.diagnose.logs.view import LogView, is_same_host
 from whystuck.evidence.finding import Confidence
@@ -53,7 +54,8 @@ def make_port_errors(view: LogView) -> Iterator[Case]:
         port = ports.setdefault(key, _Port(event.node, key[1]))
         port.counts[event.groups["what"]] = int(event.groups["count"])
         port.events.append(event)
-    slow = _list_slow(view) | _list_noted(view, ports)
+    pairs = find_slow_pairs(view)
+    slow = _list_slow(view) | _list_noted(view, ports, pairs)
     bad = [
         port
         for key, port in ports.items()
@@ -82,6 +84,12 @@ def make_port_errors(view: LogView) -> Iterator[Case]:
             "change the cable, or leave the port out with `NCCL_IB_HCA=^CARD`",
         ),
         is_foreign=True,
+        entails=tuple(
+            row
+            for host, rows in pairs.items()
+            if any(is_same_host(host, node) for node in nodes)
+            for row in rows
+        ),
     )
 
 
@@ -104,9 +112,11 @@ def _list_slow(view: LogView) -> set[tuple[str, str]]:
     }
 
 
-def _list_noted(view: LogView, ports: Iterable[tuple[str, str]]) -> set[tuple[str, str]]:
-    """Find the ports of hosts of which somebody says that all pairs with them are slow."""
-    hosts = {event.groups["host"] for event in view.list_signatures("note.slow_host")}
+def _list_noted(
+    view: LogView, ports: Iterable[tuple[str, str]], slow: Iterable[str]
+) -> set[tuple[str, str]]:
+    """Find the ports of hosts whose pairs are all slow, as somebody says or a table shows."""
+    hosts = {event.groups["host"] for event in view.list_signatures("note.slow_host")} | {*slow}
     return {(host, card) for host, card in ports if any(is_same_host(host, one) for one in hosts)}
 
 

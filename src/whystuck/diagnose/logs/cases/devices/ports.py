@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from whystuck.diagnose import codes
-from whystuck.diagnose.logs.story import WAIT, Case
-from whystuck.diagnose.logs.view import LogView
+from whystuck.diagnose.logs.story import PARTED, WAIT, Case
+from whystuck.diagnose.logs.view import LogView, is_same_host
 from whystuck.evidence.finding import Confidence
 from whystuck.evidence.logs.lines import LogEvent
 
@@ -79,7 +79,7 @@ def make_ports(view: LogView) -> Iterator[Case]:
         code=codes.FABRIC_ERRORS,
         summary=f"port{'s' * many} {names}{on} {'are' if many else 'is'} {first.state}{link}: "
         "nothing goes over it, while others like it are up",
-        tier=_TIER,
+        tier=PARTED - 1 if _are_waited_for(view, odd) else _TIER,
         nodes=nodes,
         lines=tuple(port.event for port in odd[:_MAX_LINES]),
         confidence=Confidence.LIKELY,
@@ -87,6 +87,33 @@ def make_ports(view: LogView) -> Iterator[Case]:
         remedies=_advise(first),
         is_foreign=True,
     )
+
+
+def _are_waited_for(view: LogView, odd: Sequence[_Port]) -> bool:
+    """Tell whether ranks wait for signs of ranks whose host has a device without its link.
+
+    HCCL names the peer from which no sign came. That it did not come to the op would explain that
+    as well; a link that is down beside others explains it by itself.
+    """
+    told = [event.groups.get("peer") for event in view.list_signatures("hccl.timeout")]
+    votes = {int(peer) for peer in told if peer}
+    are_npus = all(port.event.groups["layer"] == NPU_LAYER for port in odd)
+    return are_npus and bool(votes) and any(votes <= _list_ranks_of(view, port) for port in odd)
+
+
+def _list_ranks_of(view: LogView, port: _Port) -> set[int]:
+    """Return the rank of a device, or those of its host where the ranks of devices are not told."""
+    host, device = port.event.node, port.name.removeprefix("npu")
+    by_device = {
+        number: rank
+        for file in view.files
+        for (node, number), rank in file.rank_by_device.items()
+        if node and is_same_host(node, host)
+    }
+    if by_device:
+        return {rank for number, rank in by_device.items() if str(number) == device}
+    said = {rank for file in view.files for rank in file.seats.get(host, ())}
+    return said | view.list_ranks_on(host)
 
 
 def _make_narrow(ports: Sequence[_Port]) -> Iterator[Case]:

@@ -25,7 +25,7 @@ def make_calls(view: LogView) -> Iterator[Case]:
     """Make the case of ranks that made another call than their peers, or one call fewer."""
     for size, calls in _list_communicators(view):
         group = _find_parted(size, calls)
-        found = compare_ops(group, list(group.ops.values())) or _find_behind(size, calls)
+        found = compare_ops(view, group, list(group.ops.values())) or _find_behind(size, calls)
         if found is not None:
             yield found
             return

@@ -10,12 +10,13 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 
 from whystuck.diagnose import codes
 from whystuck.diagnose.algorithms.stacks.frames import make_places
 from whystuck.diagnose.logs.cases.parts import find_time
 from whystuck.diagnose.logs.story import PARTED, Case
-from whystuck.diagnose.logs.told_ops import ToldGroup, list_told_groups
+from whystuck.diagnose.logs.told_ops import ToldGroup, ToldOp, list_told_groups
 from whystuck.diagnose.logs.view import LogView
 from whystuck.evidence.finding import Confidence, Place
 from whystuck.evidence.logs.lines import LogEvent
@@ -94,7 +95,8 @@ def _list_waits(view: LogView) -> dict[int, _Wait]:
     found: dict[int, list[_Wait]] = {}
     groups = [one for one in list_told_groups(view) if not one.is_of_members]
     timed = {rank for group in groups for rank in group.ops}
-    shared = _read_shared(view, {_name_group(group.name) for group in groups} - {""})
+    names = {_name_group(group.name) for group in groups} - {""}
+    shared = _read_shared(view, names) or _find_pair(view, groups)
     for group in groups:
         name = _name_group(group.name)
         told = {rank: (op.seq, op.event) for rank, op in group.ops.items()}
@@ -170,6 +172,29 @@ def _read_shared(view: LogView, names: Collection[str]) -> set[frozenset[int]]:
         for event in view.list_signatures("table.shared_members")
         if event.groups["many"].startswith("all") or len(names) == _PAIR
     }
+
+
+def _find_pair(view: LogView, groups: Sequence[ToldGroup]) -> set[frozenset[int]]:
+    """Return the two ranks of a job that wait in a group each, as the members of both.
+
+    That it has two groups of two is told by the number of ranks, or by how much larger what all of
+    a group give is than what one of them gives; and both say in which order they use the groups.
+    """
+    ops = [op for group in groups for op in group.ops.values()]
+    ranks = {op.rank for op in ops}
+    is_pair = ranks == set(range(_PAIR)) == view.ranks and len(ops) == _PAIR == len(groups)
+    if not is_pair or not ranks <= _read_orders(view).keys():
+        return set()
+    told = {file.world_size for file in view.files} | {_count_members(op) for op in ops}
+    are_own = all(op.event.groups.get("member") in (None, str(op.rank)) for op in ops)
+    return {frozenset(ranks)} if told - {0} == {_PAIR} and are_own else set()
+
+
+def _count_members(op: ToldOp) -> int:
+    """Return how many ranks a group has by the sizes of one op, 0 where that does not tell it."""
+    sizes = [prod(one) for one in op.sizes if one]
+    is_told = len(sizes) == _PAIR and ("gather" in op.op or "scatter" in op.op)
+    return max(sizes) // min(sizes) if is_told and min(sizes) > 0 else 0
 
 
 def _read_orders(view: LogView) -> dict[int, tuple[LogEvent, Sequence[str]]]:

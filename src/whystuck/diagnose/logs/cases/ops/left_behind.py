@@ -29,8 +29,8 @@ _PLACES = 2
 # How a rank says that the batches it counts were all, and loops beside that over the training data.
 _ENDS = re.compile(r"\b(?:finished|done|completed?|ended|over|exhausted)\b", re.IGNORECASE)
 _OTHER_LOOPS = re.compile(
-    r"valid|\bval\b(?! \w{1,9}[ =:]{1,2}\d)|\bval_?(?:loop|epoch|batch|step)|\beval|\btest|warm-?up"
-    r"|prefetch|skip|drop|cach|preload|\bload",
+    r"valid|\bval\b(?! \w{1,9}[ =:]{1,2}\d)|\bval[ _]?(?:loop|epoch|batch|step)|\beval|\btest"
+    r"|warm-?up|prefetch|skip|drop|cach|preload|\bload",
     re.IGNORECASE,
 )
 
@@ -47,7 +47,7 @@ class _Behind:
 def make_left_behind(view: LogView) -> Iterator[Case]:
     """Make the case of ranks that are behind, and that left the loop by what logs tell of them."""
     said = _list_leavers(view)
-    fewer = _list_fewer(view) or _list_passed(view)
+    fewer = _list_fewer(view) or _list_passed(view) or _list_shorter(view)
     if not said and not fewer:
         return
     for behind in (*_list_behind(view), *_list_silent(view, fewer)):
@@ -62,7 +62,7 @@ def make_left_behind(view: LogView) -> Iterator[Case]:
             words = said[behind.ranks[0]].text.strip()
             text = f"{who} left the loop, by what the log says of it: {words:.120}"
         else:
-            counts = " and ".join(sorted({fewer[rank].groups["count"] for rank in behind.ranks}))
+            counts = " and ".join(sorted({_count(fewer[rank]) for rank in behind.ranks}))
             text = f"{who} had {counts} batches, fewer than all others"
         own = [said[rank] for rank in behind.ranks] if is_said else []
         own += [fewer[rank] for rank in behind.ranks] if is_fewer else []
@@ -159,6 +159,26 @@ def _list_passed(view: LogView) -> dict[int, LogEvent]:
     is_over = all(rank not in steps or _is_above(steps[rank], one) for rank, one in counts.items())
     epochs = {one.groups["epoch"] for one in (*counts.values(), *map(steps.__getitem__, others))}
     return counts if is_passed and is_over and len(epochs - {""}) <= 1 else {}
+
+
+def _list_shorter(view: LogView) -> dict[int, LogEvent]:
+    """Return the few ranks that are at the last batch of an epoch that has more for all others."""
+    steps = {event.rank: event for event in view.list_signatures("table.rank_batch")}
+    epochs = {event.groups["epoch"] for event in steps.values()}
+    most = max((int(event.groups["all"]) for event in steps.values()), default=0)
+    few = {rank: event for rank, event in steps.items() if int(event.groups["all"]) < most}
+    at = {rank: int(event.groups["batch"]) for rank, event in steps.items()}
+    last = max((int(event.groups["all"]) for event in few.values()), default=0)
+    is_over = all(at[rank] == int(event.groups["all"]) for rank, event in few.items())
+    are_there = all(at[rank] >= last for rank in steps.keys() - few.keys())
+    # Of another loop, there are far more or fewer.
+    is_same = 2 * last > most and not any(_OTHER_LOOPS.search(one.text) for one in few.values())
+    is_told = 2 * len(few) < len(steps) and len(epochs) == 1 and is_same
+    return few if is_told and is_over and are_there else {}
+
+
+def _count(event: LogEvent) -> str:
+    return event.groups.get("count") or event.groups["all"]
 
 
 def _is_above(event: LogEvent, other: LogEvent) -> bool:

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from whystuck.diagnose.algorithms.ops.alignment import split_by
+from whystuck.diagnose.logs.cases.ops.agreement import find_values
+from whystuck.diagnose.logs.view import LogView
 
 
 @dataclass(frozen=True)
@@ -35,3 +37,13 @@ def choose_by_past(values: Mapping[int, object], past: Mapping[int, object]) -> 
     own = tuple(rank for rank, value in sorted(values.items()) if value not in usual)
     is_told = len(usual) == 1 and len(past) > 1 and 0 < len(own) < len(values)
     return odd if odd.is_clear or not is_told else OddOnes(own, is_clear=True)
+
+
+def add_alike(view: LogView, values: Mapping[int, object]) -> Mapping[int, object]:
+    """Add the ranks that somebody says print the same as one of those that tell.
+
+    Where what is said contradicts what they tell, it counts for nothing.
+    """
+    by_text = {str(value): value for value in values.values()}
+    found = find_values(view, (), {rank: str(value) for rank, value in values.items()})
+    return {rank: by_text[text] for rank, text in found.items()} if found else values

@@ -13,7 +13,7 @@ from whystuck.diagnose.algorithms.ops.divergence import Divergence, find_diverge
 from whystuck.diagnose.algorithms.ops.divergence_kinds import DivergenceKind
 from whystuck.diagnose.algorithms.ops.groups import collect_groups
 from whystuck.diagnose.algorithms.stacks.frames import make_places
-from whystuck.diagnose.logs.cases.ops.odd_ones import choose_by_past, choose_odd
+from whystuck.diagnose.logs.cases.ops.odd_ones import add_alike, choose_by_past, choose_odd
 from whystuck.diagnose.logs.cases.ops.skipped_source import tell_skipped
 from whystuck.diagnose.logs.cases.ops.told_counters import judge_counters, list_counted_ops
 from whystuck.diagnose.logs.cases.parts import find_time
@@ -71,7 +71,7 @@ def _judge_ops(view: LogView, group: ToldGroup) -> Case | None:
     found = (
         _judge_batches(view, ops)
         or _judge_idle(group, ops)
-        or tell_skipped(view, ops, compare_ops(group, ops))
+        or tell_skipped(view, ops, compare_ops(view, group, ops))
         or _compare_numbers(view, group, ops)
     )
     return found or _judge_all(view, group, ops)
@@ -218,7 +218,7 @@ def _tell_extra(group: ToldGroup, ops: Sequence[ToldOp], idle: Sequence[int]) ->
     )
 
 
-def compare_ops(group: ToldGroup, ops: Sequence[ToldOp]) -> Case | None:
+def compare_ops(view: LogView, group: ToldGroup, ops: Sequence[ToldOp]) -> Case | None:
     """Compare what ranks are in at one number, as dumps are compared."""
     # A send and a receive at one number belong together.
     if len(ops) < _PAIR or len({op.seq for op in ops}) > 1 or all(op.is_transfer for op in ops):
@@ -229,7 +229,7 @@ def compare_ops(group: ToldGroup, ops: Sequence[ToldOp]) -> Case | None:
     divergence = next((one for one in parted if one is not None), None)
     if divergence is None or divergence.way not in _CODES:
         return None
-    return _tell_divergence(divergence, group, ops)
+    return _tell_divergence(view, divergence, group, ops)
 
 
 def is_extra_barrier(ops: Sequence[ToldOp], odd: Sequence[int]) -> bool:
@@ -245,12 +245,14 @@ def is_extra_barrier(ops: Sequence[ToldOp], odd: Sequence[int]) -> bool:
     return is_first and all(op.is_barrier for op in own) and not any(op.is_barrier for op in rest)
 
 
-def _tell_divergence(divergence: Divergence, group: ToldGroup, ops: Sequence[ToldOp]) -> Case:
+def _tell_divergence(
+    view: LogView, divergence: Divergence, group: ToldGroup, ops: Sequence[ToldOp]
+) -> Case:
     code = _CODES[divergence.way]
     values = {op.rank: _find_value(op, code) for op in ops}
     over = (op for op in group.over.values() if (op.op, op.seq) == (ops[0].op, ops[0].seq))
     past = {op.rank: _find_value(op, code) for op in over}
-    blame = choose_by_past(values, past)
+    blame = choose_by_past(add_alike(view, values), past)
     if code in _DIFFERENT and is_extra_barrier(ops, blame.ranks):
         code = codes.EXTRA_COLLECTIVE
     # What nothing names may be several groups, each with sizes of its own.

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import PurePosixPath
 
 from whystuck.diagnose import codes
 from whystuck.diagnose.algorithms.failures.causes import is_timeout
 from whystuck.diagnose.algorithms.processes.growth import find_growth
-from whystuck.diagnose.algorithms.stacks.positions import Doing, locate
+from whystuck.diagnose.algorithms.stacks.positions import Doing, is_saving, locate
 from whystuck.diagnose.logs.cases.parts import WAITS, find_time, is_said, list_ranks
 from whystuck.diagnose.logs.cases.saves.saves import find_saver, make_slow_saves
 from whystuck.diagnose.logs.story import BUSY, Case
@@ -27,7 +27,8 @@ _UNDONE = (".tmp", ".part", ".partial", ".incomplete", ".temp")
 def make_growing_saves(view: LogView) -> Iterator[Case]:
     """Make the case of a checkpoint that was seen to grow while ranks wait for whoever writes it.
 
-    The rank is the one that said that it saves; one that waits itself does not.
+    The rank is the one that said that it saves, or whose stack alone is shown and is in the save;
+    one that waits itself does not save.
     """
     growth = find_growth(view.events)
     if growth is None or any(make_slow_saves(view)):
@@ -35,22 +36,26 @@ def make_growing_saves(view: LogView) -> Iterator[Case]:
     lines = [event for event in view.list_signatures(*WAITS) if is_said(event)]
     raised = tuple(item for item in view.exceptions if is_timeout(item))
     stacks = [one for one in view.evidence.stacks if not one.worker]
-    waiting = {*list_ranks(lines), *list_ranks(raised), *(one.rank for one in stacks)}
-    if not waiting or not all(map(_is_waiting, stacks)):
+    writer = _find_shown_saver(stacks)
+    waiting = {*list_ranks(lines), *list_ranks(raised)}
+    waiting |= {one.rank for one in stacks} - {writer}
+    if writer is None and not (waiting and all(map(_is_waiting, stacks))):
         return  # the stack of who writes, or of who is elsewhere, is judged with the others
     told = _list_begun(view, growth.file)
     named = {find_saver(event) for event in (*told, growth.last)} - {-1}
+    named |= {writer} if writer is not None else set()
     savers = tuple(named) if len(named) == 1 else ()
     if named & waiting:
         return
     who = f", which {name_ranks(savers)} saves," if savers else ""
     rate = f" by {growth.mb_per_s} MB/s" if growth.mb_per_s else ""
     victims = tuple(sorted(rank for rank in waiting if rank >= 0))
+    whom = name_ranks(victims) if victims else "others"
+    waited = f", and {whom} waited meanwhile" if waiting else ""
     yield Case(
         code=codes.CHECKPOINT_SLOW,
-        summary=f"{growth.file or 'a checkpoint'}{who} grew{rate} at each look, and "
-        f"{name_ranks(victims) if victims else 'others'} waited meanwhile: the save is slow, and "
-        "goes on",
+        summary=f"{growth.file or 'a checkpoint'}{who} grew{rate} at each look{waited}: "
+        "the save is slow, and goes on",
         tier=BUSY,
         ranks=savers,
         victims=victims,
@@ -61,6 +66,17 @@ def make_growing_saves(view: LogView) -> Iterator[Case]:
         details={"state": "running"},
         remedies=("raise the time limit around the save",),
     )
+
+
+def _find_shown_saver(stacks: Sequence[StackSample]) -> int | None:
+    """Return the rank that is in a save in all stacks that are shown: whoever waits is not."""
+    ranks = {
+        one.rank
+        for one in stacks
+        if one.main is not None and is_saving(one.main.frames) and not _is_waiting(one)
+    }
+    is_alone = len(ranks) == 1 and ranks == {one.rank for one in stacks}
+    return min(ranks) if is_alone and min(ranks) >= 0 else None
 
 
 def _is_waiting(sample: StackSample) -> bool:

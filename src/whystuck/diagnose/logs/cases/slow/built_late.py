@@ -28,6 +28,8 @@ _AFTER = re.compile(r"\bafter (\d{1,12}) ?ms\b")
 # What has taken this share of a limit is what kept the ranks until it.
 _LONG = 0.5
 _PREPARE = "prepare the data before the job, or on all ranks, or behind a longer limit"
+# What HCCL waits when it makes its links, where nothing tells another limit.
+_HCCL_LIMIT_S = 120.0
 _BEFORE = "build the indices once before the job, with one process, into a folder that all share"
 
 
@@ -111,11 +113,7 @@ def _make_given_up(view: LogView) -> Iterator[Case]:
     What was built after they gave up was under way when they did. All that was built one after the
     other took longer than their limit, so that the wait had to end there, whoever else was late.
     """
-    waits = [
-        (event, int(event.groups["ms"]) / _MS)
-        for event in view.list_signatures(*WAITS)
-        if is_said(event) and (event.groups.get("ms") or "").isdecimal()
-    ]
+    waits = _list_waits(view)
     built = [event for event in view.list_signatures("progress.built") if not event.is_past]
     if not waits or not built:
         return
@@ -143,6 +141,18 @@ def _make_given_up(view: LogView) -> Iterator[Case]:
             _BEFORE,
         ),
     )
+
+
+def _list_waits(view: LogView) -> list[tuple[LogEvent, float]]:
+    """Return the lines of those who gave up, and how many seconds each had waited."""
+    waits = [
+        (event, int(event.groups["ms"]) / _MS)
+        for event in view.list_signatures(*WAITS)
+        if is_said(event) and (event.groups.get("ms") or "").isdecimal()
+    ]
+    told = [float(one.groups["sec"]) for one in view.list_signatures("hccl.connect_limit")]
+    links = [event for event in view.list_signatures("hccl.connect") if is_said(event)]
+    return waits + [(event, max(told, default=_HCCL_LIMIT_S)) for event in links]
 
 
 def _is_below(event: LogEvent, place: tuple[str, int]) -> bool:

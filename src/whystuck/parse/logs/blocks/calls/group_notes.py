@@ -29,6 +29,16 @@ _ORDER = re.compile(
     r"(['\"]?[A-Za-z][\w-]{0,60}['\"]?(?:\s?(?:,|->|>|→|then|\|)\s?['\"]?[A-Za-z][\w-]{0,60}['\"]?)"
     r"{1,15})"
 )
+# Calls with their groups, one behind the other: `all_gather(cp) -> all_to_all(ep)`
+_OP = (
+    r"(?:c10d\.|dist\.)?(?:all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|broadcast|barrier)"
+    r"(?:_\w{1,24})?"
+)
+_GROUPED = (
+    rf"(?<!\w){_OP} ?[(\[] ?(?:(?:group|pg) ?[=:] ?)?['\"]?[A-Za-z][\w-]{{0,60}}['\"]? ?[)\]]"
+)
+_CHAIN = re.compile(rf"{_GROUPED}(?: ?(?:,|->|>|→|;|then|\|) ?{_GROUPED}){{1,15}}", re.IGNORECASE)
+_OF_CHAIN = re.compile(r"([A-Za-z][\w-]{0,60})['\"]? ?[)\]]")
 # What somebody says that a rank would call behind its op: `r0 would do the tp one next`.
 _NEXT = re.compile(
     r"(?<![\w.])(?:[Rr]ank[ _]?|r)(\d{1,7}),? (?:(?:would|will|wants? to|is to|has to|then) ){0,2}"
@@ -63,6 +73,8 @@ _HINT = re.compile(
     rb"(?:ranks|members|_group|_pg|groups)[^\w\n]{0,6}[\[({]\s?\d|order[^\n]{0,40}[=:]"
     rb"|(?<!\w)(?:[Rr]ank[ _]?|r)\d[^\n]{0,80} (?:next|after|later|second|behind)"
     rb"|\b(?:[Bb]oth|two|[Aa]ll) [^\n]{0,40}\d ?, ?\d|[Rr](?:ank[ _]?)?\d[^\n]{0,400}group[ =:]"
+    rb"|(?:educe|ather|catter|_?all|cast|arrier)(?:_\w{1,24})? ?[(\[][^)\]\n]{1,80}[)\]] ?"
+    rb"(?:,|-|>|;|then|\||\xe2\x86\x92)"
 )
 
 
@@ -90,13 +102,21 @@ def find_group_notes(data: bytes, row: int) -> Iterator[TabledSeen]:
         for one in _list_next(line[:2000], row + at) if "r" in line.lower() else ():
             found += 1
             yield one
-        if "order" in line and (order := _ORDER.search(line[:2000])):
+        names = _read_order(line[:2000])
+        own = _find_rank(lines, at) if len(names) > 1 else ""
+        if own:
             found += 1
-            own = _find_rank(lines, at)
-            names = [one for one in _NAME.findall(order[1]) if one != "then"]
-            if own and len(set(names)) == len(names) > 1:
-                groups = {"own": own, "names": "\t".join(names)}
-                yield TabledSeen("table.order", row + at, LogLine(line.strip()), groups)
+            groups = {"own": own, "names": "\t".join(names)}
+            yield TabledSeen("table.order", row + at, LogLine(line.strip()), groups)
+
+
+def _read_order(line: str) -> list[str]:
+    """Return the groups that a line tells one after the other, each once; none if it tells none."""
+    if "order" in line and (order := _ORDER.search(line)):
+        names = [one for one in _NAME.findall(order[1]) if one != "then"]
+        return names if len(set(names)) == len(names) else []
+    chain = _CHAIN.search(line) if "(" in line or "[" in line else None
+    return [*dict.fromkeys(_OF_CHAIN.findall(chain[0]))] if chain else []
 
 
 def _list_next(line: str, row: int) -> Iterator[TabledSeen]:

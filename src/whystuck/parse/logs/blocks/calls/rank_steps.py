@@ -1,6 +1,6 @@
 """The last step that each rank prints, in texts in which ranks lose a peer or a store.
 
-And the last batch of its epoch, in texts in which ranks wait until a time limit.
+And the last batch of its epoch, in texts in which ranks wait for others.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from whystuck.parse.logs.steady_steps import STEP
 
 _MAX_WIDTH, _MOST_RANKS = 400, 4096
 _HINT = re.compile(rb"Broken pipe|onnection reset|onnection closed|SocketImpl|TCPStore")
-_WAITED = re.compile(rb"Watchdog caught collective|Timed out waiting|HorovodInternalError")
+_WAITED = re.compile(
+    rb"Watchdog caught collective|Timed out waiting|HorovodInternalError|Not all ranks joining"
+)
 _OWNER = re.compile(
     r"^.{0,60}?(?:\[|\b)(?:global[ _]?)?rank[ _=:#-]{0,2}(\d{1,7})\b", re.IGNORECASE
 )

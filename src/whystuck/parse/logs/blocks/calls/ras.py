@@ -11,13 +11,16 @@ from whystuck.parse.ras import parse_ras_lines
 
 RAS_MARKS = (
     b") MISMATCH", b") INCOMPLETE", b" compiled with CUDA ", b"     Comms     Nodes",
-    b"Missing communicator data from",
+    b"Missing communicator data from", b"considered dead (unreachable",
 )  # fmt: skip
 _HEAD = re.compile(r"NCCL version \S{1,40} compiled with CUDA")
 _TABLE = re.compile(r"Group\s{1,9}Comms\s{1,9}Nodes\s{1,9}Ranks\b")
 _COMM = re.compile(r"#[0-9]{1,9}-[0-9]{1,9} \([0-9a-f]{1,16}\) (?:INCOMPLETE|ERROR|MISMATCH)\b")
 # The processes that give no answer stand above the communicators, and what is cut may begin here.
-_SILENT = re.compile(r" {1,8}Missing communicator data from [0-9]{1,9} job process(?:es)?\s*$")
+_SILENT = re.compile(
+    r" {1,8}(?:Missing communicator data from [0-9]{1,9} job process(?:es)?"
+    r"|[0-9]{1,9} job process(?:es are| is) considered dead \(unreachable.{0,80})\s*$"
+)
 # Quotes of mail and Markdown.
 _QUOTE = re.compile(r"(?:[>|] ?)+")
 # The table of communicators, with its heads, stands between the first line and the first of these.

@@ -22,6 +22,7 @@ RECORDER_MARKS = (
     b"coll_seq", b"collective_seq", b"seq_id", b"| state", b"profiling_name",
     # The heads of tables whose columns have other names: `rank seq op size state`.
     b"seq  ", b"seq\t", b"seq op", b"seq state", b"seq,op", b"seq, op", b"seq,state", b"seq, state",
+    b"last_completed", b"last_enqueued",
     *(f"{one}:".encode() for one in _BACKENDS),
 )  # fmt: skip
 # What columns and keys are called; the first one of an entry is taken.
@@ -48,7 +49,14 @@ _COLUMNS = {
 # How far a rank is in the group, which scripts print beside the oldest op that is not over.
 _COUNTERS = {
     "enqueued": ("last_enqueued", "last_enq", "enqueued", "last_enqueued_collective"),
-    "completed": ("last_completed", "last_done", "last_compl", "last_completed_collective"),
+    "completed": (
+        "last_completed",
+        "last_done",
+        "last_compl",
+        "last_completed_collective",
+        "last_completed_seq",
+        "completed_seq",
+    ),
 }
 _NEEDED = {"own", "seq", "op", "state"}
 _STATE = re.compile(r"^(?:scheduled|started|completed)$")
@@ -59,7 +67,7 @@ _MOST_SHARED, _MOST_COPIES = 64, 8192
 _PAIR = 2
 # `3 5032 nccl:all_reduce [[8]] started train.py 188`, as a loop over entries prints them
 _BARE = re.compile(
-    r"^[\s(\[]{0,4}(?:rank\s?|r)?(?P<own>\d{1,7})[,:\s]{1,3}(?P<seq>\d{1,12})[,\s]{1,3}['\"]?"
+    r"^[\s(\[]{0,4}(?:rank\s?|r)?(?P<own>\d{1,7})[,:\s]{1,12}(?P<seq>\d{1,12})[,\s]{1,12}['\"]?"
     rf"(?:{'|'.join(_BACKENDS)}):(?P<op>\w{{2,40}})['\"]?[,\s]"
     r"(?:.{0,400}?[\s,'\"])?(?P<state>scheduled|started|completed)\b"
 )

@@ -322,6 +322,8 @@ def find_same_as(text: str) -> tuple[frozenset[int], int] | None:
     Whose it is may be left out: `rank 6: same`; it is -1 then.
     """
     is_said = not (_DENIED.search(text) or _is_ahead(text))
+    # `1, 2 and 5 look like rank 0`
+    text = f"ranks {text}" if text[:1].isdecimal() and "rank" in text.lower() else text
     match = _SAME_AS.match(text) if is_said else None
     if match is None:
         return None

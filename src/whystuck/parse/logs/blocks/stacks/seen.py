@@ -46,3 +46,8 @@ class StackSeen:
     is_rest: bool = False
     threads: list[ThreadStack] = field(default_factory=list)
     source: str = "py-spy"
+
+    @property
+    def own_rank(self) -> int:
+        """The rank that a heading names, or else a prefix; -1 where neither does."""
+        return self.rank if self.rank != UNKNOWN_RANK else self.line.rank

@@ -225,7 +225,7 @@ class StackReader:
     def _find_shown(self, rank: int) -> StackSeen | None:
         """Find the last stack that a rank has, by its heading or by what is said of it."""
         shown = reversed(self._shown)
-        return next((one for one in shown if rank == one.rank or rank in one.others), None)
+        return next((one for one in shown if rank in (one.own_rank, *one.others)), None)
 
     def finish(self) -> Iterator[StackSeen]:
         """Yield the stacks that the log ends in."""
@@ -333,7 +333,7 @@ class StackReader:
             process.parent = find_own_parent(heading.command)
         process.parent = process.parent or self._parent
         self._heading, self._alike = _Heading(), None
-        if process.rank != UNKNOWN_RANK:
+        if process.own_rank != UNKNOWN_RANK:
             self._shown.append(process)
         known = self._open[line.owner] = _Open(process, self._lines, command=heading.command)
         return known
