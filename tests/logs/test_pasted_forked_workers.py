@@ -167,6 +167,6 @@ def test_parent_behind_a_command(command: str, parent: int) -> None:
     ],
 )
 def test_lock_that_a_thread_waits_for(names: list[str], lock: str) -> None:
-    frames = [Frame(*name.split(), 1) for name in names]
+    frames = [Frame(function, file, 1) for function, file in map(str.split, names)]
 
     assert find_lock_taken(frames) == lock
