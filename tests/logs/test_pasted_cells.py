@@ -25,6 +25,7 @@ HEADS = [
     "model state checksums, every 100 steps",
     "norm of all weights at the end of each epoch, printed by each rank:",
     "sum of |p| over all params:",
+    "Gradients are averaged by hand, there is no DDP. Sum over all params:",
 ]
 
 
@@ -52,6 +53,10 @@ def test_first_step_with_another_sum_names_the_rank(tmp_path: Path, head: str, c
         pytest.param([HEADS[0], write_sums(1, "r{0} {1}/r{0} {2}", 0, 1)], id="half of them"),
         pytest.param([write_sums(1, "r{0} {1}/r{0} {2}", 2)], id="nobody says what it is"),
         pytest.param(["sha256 checksum of the wheel:", write_sums(1, "r{0} {1}/", 2)], id="a file"),
+        pytest.param(
+            ["Nothing else differs. norm of params and grads:", write_sums(1, "r{0} {1}/", 2)],
+            id="of gradients too",
+        ),
         pytest.param(
             ["losses of the ranks:", "step 3 r0 2.183 r1 2.183 r2 2.771 r3 2.183"], id="losses"
         ),

@@ -95,6 +95,8 @@ EARLY = [
     "Early stopping, best epoch 7. Bye",
     "val_loss 0.41 patience 5/5 -> early stop",
     "val metric is flat, leaving the training.",
+    "Metric val_loss did not improve in the last 3 records. Signaling Trainer to stop.",
+    "trainer.fit() returned, writing the summary",
 ]
 PREFIXES = ["[rank{0}]: ", "rank={0} ", "[{0}] "]
 
@@ -120,6 +122,8 @@ def test_rank_that_stops_early_by_itself_is_named(tmp_path: Path, words: str, pr
         "callbacks: checkpoint, lr monitor and early stop",
         "early_stopping_patience=5",
         "leaving training mode for evaluation",
+        "Trainer was signaled to stop but the required `min_epochs=4` has not been met.",
+        "fit() returns a history; a fitted scaler is returned by fit",
     ],
 )
 def test_settings_and_counts_of_early_stopping_are_no_end(tmp_path: Path, words: str) -> None:

@@ -112,6 +112,27 @@ def test_two_looks_of_one_command_are_at_one_file(tmp_path: Path, command: str) 
     assert found.measures["mb_per_s"] == pytest.approx(22.6, abs=0.1)
 
 
+@pytest.mark.parametrize("commands", [TWICE[0], TWICE[1].replace(" ; ", "; ")])
+def test_two_commands_with_a_pause_between_them_look_at_one_file(
+    tmp_path: Path, commands: str
+) -> None:
+    first, second = list_sizes(*SIZES[:2])
+    look, _, rest = commands.partition("; ")
+    report = say(tmp_path, *STACKS, look, first, f"$ {rest}", second)
+    (found,) = (one for one in report.findings if one.code[0] == "H")
+
+    assert (found.code, found.culprits.ranks) == ("H118", [0])
+    assert found.measures["mb_per_s"] == pytest.approx(22.6, abs=0.1)
+
+
+@pytest.mark.parametrize("second", ["$ ls -l /s/run3/", "$ sleep 90; ls -l /s/run4/"])
+def test_two_commands_may_look_at_two_files(tmp_path: Path, second: str) -> None:
+    shown = list_sizes(*SIZES[:2])
+    report = say(tmp_path, *STACKS, "$ ls -l /s/run3/", shown[0], second, shown[1])
+
+    assert "H118" not in {one.code for one in report.findings}
+
+
 @pytest.mark.parametrize(
     "command",
     [

@@ -65,3 +65,20 @@ def test_ranks_that_are_not_alike_are_not_taken_to_be(tmp_path: Path, head: str)
     report = say(tmp_path, head, *busy, "rank 3:", *GONE)
 
     assert not any(parse_ranks(one.victims.ranks) & {1, 2} for one in report.findings)
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        "ranks 0-2, all three the same:",
+        "ranks 0, 1 and 2, identical:",
+        "ranks 0-2 all look alike:",
+        "rank 0, 1, 2 are identical:",
+    ],
+)
+def test_heading_of_several_ranks_that_are_alike(tmp_path: Path, head: str) -> None:
+    busy = [row.format(823, 347) for row in BUSY]
+    first = ["rank 3:", *GONE] if head.startswith("ranks") else []
+    found = say(tmp_path, *first, head, *busy, *([] if first else ["rank 3:", *GONE])).findings
+
+    assert (found[0].code, found[0].culprits.ranks) == ("H103", [3])

@@ -93,10 +93,10 @@ def _count_parts(told: list[LogEvent]) -> Growth | None:
 def _measure(told: list[LogEvent], looks: int = _LOOKS) -> Growth | None:
     sizes = [int(one.groups["bytes"]) for one in told]
     apart = [int(one.groups.get("apart", "0")) for one in told]
-    least = _LOOKS_APART if all(apart) else looks
+    least = _LOOKS_APART if all(apart[1:]) else looks
     if len(sizes) < least or sizes != sorted(set(sizes)):
         return None
     first, last = (int(one.groups["s"]) for one in (told[0], told[-1]))
-    span_s = (last - first) % _DAY_S if min(first, last) >= 0 else sum(apart[1:]) * all(apart)
+    span_s = (last - first) % _DAY_S if min(first, last) >= 0 else sum(apart[1:]) * all(apart[1:])
     rate = (sizes[-1] - sizes[0]) / span_s / 1e6 if span_s else 0.0
     return Growth(told[-1].groups.get("file", ""), round(rate, 2), told[-1])

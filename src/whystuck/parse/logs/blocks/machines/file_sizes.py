@@ -77,8 +77,9 @@ class SizeReader:
         self._count = 0
         self._clock = -1
         self._pid = ""
-        # The seconds between two looks of one command at the same place.
+        # The seconds between two looks at the same place, and how the last one asked.
         self._apart = 0
+        self._asked: list[str] = []
 
     @property
     def is_open(self) -> bool:
@@ -125,8 +126,11 @@ class SizeReader:
             self._pid = pids.pop() if len(pids) == 1 else ""
             self._count, self._clock = 0, -1
             pause = _SLEEP.search(text)
-            is_same = len(asked) > 1 and len({one.strip() for one in asked}) == 1
+            # One command may look twice, or two of them, the second after a pause.
+            looks = [*self._asked, *(one.strip() for one in asked)]
+            is_same = len(looks) > 1 and len(set(looks)) == 1
             self._apart = int(pause[1]) if pause and is_same else 0
+            self._asked = looks[-1:]
         return True
 
     def _name_next(self) -> str:

@@ -20,7 +20,7 @@ _SUMS = (
     *(b"checksum", b"Checksum", b"param hash", b"params hash", b"weight hash", b"weights hash"),
     *(b"model hash", b"state hash", b"parameter hash", b"parameters hash", b"hash of "),
     *(b"norm of all", b"norm of the", b"norm of we", b"norm of pa", b"norm of mo", b"weight norm"),
-    *(b"param norm", b"parameter norm", b"sum of |", b"sum of all", b"sum over all", b"ingerprint"),
+    *(b"param norm", b"parameter norm", b"um of |", b"um of all", b"um over all", b"ingerprint"),
     b"hashes of ",
 )
 # The second of several ranks in one line.

@@ -230,7 +230,7 @@ def find_odd_heading(text: str) -> tuple[int, int] | None:
 # Words of a heading of stacks that say nothing else.
 _FILLERS = (
     r"all|these|are|is|here|in|stacks?|dumps?|traces?|shows?|each|have|has|main|threads?|at|the"
-    r"|time|of|them|a"
+    r"|time|of|them|a|two|three|four|five|six|seven|both|same|alike|identical|equal|exactly|look"
 )
 _AROUND = (
     r"(?:(?:all|the|other|remaining|these|while|and|but|on|for|of|stacks?|dumps?|traces?|py-?spy"
@@ -272,7 +272,7 @@ def find_group_heading(text: str, writer: int) -> tuple[list[int], bool]:
 
 def _is_ahead(text: str) -> bool:
     """Tell whether a line about ranks that are alike is about the stack below it."""
-    return text.rstrip().endswith(":") and _SEVERAL.match(text) is not None
+    return text.rstrip().endswith(":") and bool(find_group_heading(text, UNKNOWN_RANK)[0])
 
 
 def find_same(text: str, *, is_heading: bool = False) -> frozenset[int]:

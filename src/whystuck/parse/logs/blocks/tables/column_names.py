@@ -87,6 +87,7 @@ _OF_ONE = re.compile(
     r"|\.(?:weight|bias)\b.{0,20}?\b(?:sum|mean|norm|std|l[12]|hash|crc)\b",
     re.IGNORECASE,
 )
+_SENTENCE = re.compile(r"(?<=[.;!?]) ")
 # A sum of what each rank has of its own, and of files.
 _NO_SUM = re.compile(
     r"\b(?:shard\w*|grad\w*|local (?:loss|grad)\w*|file\w*|wheel|image|tar\w*|download\w*|batch"
@@ -161,9 +162,14 @@ def find_said_scale(above: Iterable[str]) -> float:
 
 
 def tells_sums(above: Iterable[str]) -> bool:
-    """Whether the lines above a table say that it has sums over what all ranks have alike."""
+    """Whether the lines above a table say that it has sums over what all ranks have alike.
+
+    A sentence beside that one may speak of gradients or data.
+    """
     return any(
-        _SAID_SUM.search(text) is not None and _NO_SUM.search(text) is None for text in above
+        _SAID_SUM.search(text) is not None and _NO_SUM.search(text) is None
+        for line in above
+        for text in _SENTENCE.split(line)
     )
 
 
