@@ -155,6 +155,30 @@ def test_only_process_that_is_shown_is_the_one_whose_watchdog_got_no_gil(
     assert finding.confidence is Confidence.LIKELY
 
 
+MONITORS = [
+    "Heartbeat monitor timed out! Process will be terminated after dumping debug info. "
+    "workMetaList_.size()=2",
+    "ProcessGroupNCCL's watchdog got stuck for 480 seconds without making progress in monitoring "
+    "enqueued collectives.",
+]
+MONITOR = "[rank{0}]:[E108 23:50:12.004208115 ProcessGroupNCCL.cpp:1413] [PG ID 0 PG GUID 0 Rank {0}] "
+
+
+@pytest.mark.parametrize("words", MONITORS)
+@pytest.mark.parametrize("shown", SHOWN)
+def test_only_process_that_is_shown_is_the_one_whose_watchdog_gives_no_sign(
+    tmp_path: Path, shown: str, words: str
+) -> None:
+    lines = [*SHOWN[shown], *BUILDS, *WAITING]
+    finding = first_of(say(tmp_path, MONITOR.format(3) + words, *lines))
+
+    assert (finding.code, finding.culprits.ranks) == ("H114", [3])
+    both = [MONITOR.format(rank) + words for rank in (1, 3)]
+    assert all(3 not in one.culprits.ranks for one in say(tmp_path, *both, *lines).findings)
+    others = [MONITOR.format(3) + words, *SHOWN[shown], *TRAINING, *WAITING]
+    assert all(one.code != "H114" for one in say(tmp_path, *others).findings)
+
+
 OF_ANOTHER = {
     "two watchdogs": [GIL.format(1), GIL.format(3), *SHOWN["dump"], *BUILDS, *WAITING],
     "two processes": [

@@ -31,7 +31,7 @@ class GilHeld(SuspectRule):
     Of logs, it is the rank of which the watchdog of NCCL prints that it could not acquire the GIL:
     `possible`, and `likely` where a stack of that rank shows the owner; or where the only process
     that is shown, of which nobody says which rank it is, has an owner and two threads or more that
-    wait for the GIL.
+    wait for the GIL. The watchdog of that rank may give no sign instead.
 
     A thread without any frame belongs to an interpreter that starts or ends, and is not named.
 

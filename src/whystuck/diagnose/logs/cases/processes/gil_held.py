@@ -22,11 +22,16 @@ def make_gil_held(view: LogView) -> Iterator[Case]:
     """Make a case of each rank whose watchdog says that it did not get the GIL.
 
     One look at stacks does not tell it: at any moment some thread owns the GIL, and others want it.
+    Nor does a watchdog that gives no sign, which waits in a driver as well; both together do.
     """
-    events = [event for event in view.list_signatures("c10d.gil") if is_said(event)]
     last = {one.rank: one for one in view.evidence.stacks if not one.worker}
+    alone = _find_alone(list(last.values()))
+    events = [event for event in view.list_signatures("c10d.gil") if is_said(event)]
+    if not events and alone is not None:
+        events = [event for event in view.list_signatures("c10d.heartbeat") if is_said(event)]
+        events = events if len(list_ranks(events)) == 1 else []
     ranks = list_ranks(events)
-    alone = _find_alone(list(last.values())) if len(ranks) == 1 else None
+    alone = alone if len(ranks) == 1 else None
     for rank in ranks:
         own = [event for event in events if event.rank == rank]
         sample = last.get(rank, alone)
@@ -60,6 +65,8 @@ def _tell(
 ) -> Case:
     frame = find_user_frame(owner.frames) if owner is not None else None
     place = f" in {describe_place(frame)}" if frame is not None else ""
+    is_told = any(event.signature == "c10d.gil" for event in events)
+    then = "not even the watchdog got it" if is_told else "its watchdog gives no sign any more"
     cites = []
     if sample is not None and owner is not None:
         count = sum(wants_gil(one) for one in sample.threads if one is not owner)
@@ -67,7 +74,7 @@ def _tell(
         cites.append(Citation(text, sample.artifact, sample.row))
     return Case(
         code=codes.GIL_HELD,
-        summary=f"a thread of rank {rank} keeps the GIL{place}: not even the watchdog got it",
+        summary=f"a thread of rank {rank} keeps the GIL{place}: {then}",
         tier=PARTED,
         ranks=(rank,),
         lines=tuple(events[:_MAX_LINES]),
