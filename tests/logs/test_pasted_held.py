@@ -156,12 +156,10 @@ def test_only_process_that_is_shown_is_the_one_whose_watchdog_got_no_gil(
 
 
 MONITORS = [
-    "Heartbeat monitor timed out! Process will be terminated after dumping debug info. "
-    "workMetaList_.size()=2",
-    "ProcessGroupNCCL's watchdog got stuck for 480 seconds without making progress in monitoring "
-    "enqueued collectives.",
+    "Heartbeat monitor timed out! Process will be terminated after dumping debug info.",
+    "ProcessGroupNCCL's watchdog got stuck for 480 seconds without making progress",
 ]
-MONITOR = "[rank{0}]:[E108 23:50:12.004208115 ProcessGroupNCCL.cpp:1413] [PG ID 0 PG GUID 0 Rank {0}] "
+MONITOR = "[rank{0}]:[E108 23:50:12.004208115 ProcessGroupNCCL.cpp:1413] [PG ID 0 Rank {0}] "
 
 
 @pytest.mark.parametrize("words", MONITORS)

@@ -123,3 +123,35 @@ def test_two_devices_that_are_slow_name_nobody(tmp_path: Path) -> None:
     lines = [line.replace("3, 61, 1830", "3, 90, 510") for line in clocks(2)]
 
     assert ("N413", []) in said(say(tmp_path, *cells(2), *lines))
+
+
+FULL, LESS = "Speed 16GT/s, Width x16", "Speed 2.5GT/s (downgraded), Width x4 (downgraded)"
+OLDER, LOST = "Speed 16GT/s (ok), Width x16 (ok)", "Speed 16GT/s (ok), Width x8 (downgraded)"
+
+
+def show(
+    *states: str, ask: str = "$ for d in 41 61 81 c1; do lspci -s $d:00.0 -vv; done"
+) -> list[str]:
+    return [ask, *(f"\t\tLnkSta:\t{state}" for state in states)]
+
+
+@pytest.mark.parametrize(("full", "less"), [(FULL, LESS), (OLDER, LOST)])
+@pytest.mark.parametrize("times", [cells(2), rows(2), joined(2)], ids=["cells", "rows", "joined"])
+def test_rank_at_the_place_of_a_link_is_named(
+    tmp_path: Path, times: list[str], full: str, less: str
+) -> None:
+    report = say(tmp_path, *times, *show(full, full, less, full))
+
+    assert said(report) == [("N415", [2])]
+
+
+@pytest.mark.parametrize(
+    "states",
+    [(FULL, LESS, FULL, FULL), (FULL, FULL, LESS), (LESS,), (FULL, FULL, LESS, LESS)],
+    ids=["another place", "not all", "alone", "two of them"],
+)
+def test_link_at_another_place_is_nobodys(tmp_path: Path, states: tuple[str, ...]) -> None:
+    report = say(tmp_path, *cells(2), *show(*states))
+
+    assert ("S301", [2]) in said(report)
+    assert ("N415", [2]) not in said(report)

@@ -19,6 +19,7 @@ _BRIDGE = "PCI bridge"
 _AWAKE = {"Infiniband controller", "Ethernet controller", "Network controller"}
 _AWAKE_DRIVER = re.compile(r"^(?:mlx5_core|bnxt_en|ice|i40e|ionic|irdma|qedf?|cxgb4) ")
 _MAX_LINES = 6
+_LEAST = 3
 # A device with so many percent of its time in kernels is at work.
 _BUSY = 50.0
 
@@ -62,9 +63,22 @@ def make_pcie(view: LogView) -> Iterator[Case]:
 def _find_same(view: LogView, links: Sequence[_Link]) -> SlowRank | None:
     """Return the one slow rank where it has the number of the one device whose link is less."""
     event = links[0].event
-    if len(links) != 1 or not event.groups.get("index"):
+    if len(links) != 1:
         return None
-    return find_rank_by_number(view, int(event.groups["index"] or 0), _find_host(event))
+    told = event.groups.get("index") or ""
+    if told.isdecimal():
+        return find_rank_by_number(view, int(told), _find_host(event))
+    # Whoever has lspci show the devices of all ranks does so in their order.
+    shown = [
+        one
+        for one in view.list_signatures("table.pcie")
+        if one.artifact == event.artifact and one.groups.get("class") != _BRIDGE
+    ]
+    narrow = [one for one in shown if one.groups.get("narrow")]
+    if len(shown) < _LEAST or narrow != [event]:
+        return None
+    place = sorted(shown, key=lambda one: one.row).index(event)
+    return find_rank_by_number(view, place, _find_host(event), listed=len(shown))
 
 
 def _find_host(event: LogEvent) -> str:

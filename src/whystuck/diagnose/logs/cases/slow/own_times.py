@@ -90,22 +90,29 @@ class SlowRank:
         rank: Its number.
         why: For what it takes longer, and how long.
         event: The line that tells it.
+        compared: How many ranks were compared, 0 where a tool named it.
     """
 
     rank: int
     why: str
     event: LogEvent
+    compared: int = 0
 
 
-def find_rank_by_number(view: LogView, index: int, node: str) -> SlowRank | None:
+def find_rank_by_number(
+    view: LogView, index: int, node: str, *, listed: int = 0
+) -> SlowRank | None:
     """Return the one slow rank where it has the number of a device of its host that is slow.
+
+    Where a device has only a place among so many that are ``listed``, that is its number if there
+    is one for each rank.
 
     Ranks of a host are mostly in the order of its devices. That the only one that is slow has the
     number of the only device that is slow is no chance: each says of the other whose it is. Devices
     of several hosts have the same numbers; then the host of the rank must be known.
     """
     sole = _find_sole(view)
-    if sole is None or sole.rank != index:
+    if sole is None or sole.rank != index or (listed and sole.compared != listed):
         return None
     rows = view.list_signatures("table.device", "table.slowdown")
     hosts = {row.groups.get("host") or row.node for row in rows}
@@ -116,11 +123,12 @@ def find_rank_by_number(view: LogView, index: int, node: str) -> SlowRank | None
 
 def _find_sole(view: LogView) -> SlowRank | None:
     """Return the one rank that is slow, by times that ranks print or by a tool that names it."""
-    slow = next((found for times in list_times(view) if (found := list_slow(view, times))), {})
+    tables = ((times, list_slow(view, times)) for times in list_times(view))
+    times, slow = next(((times, slow) for times, slow in tables if slow), ({}, {}))
     if len(slow) == 1:
         ((rank, (phase, event, ms, middle)),) = slow.items()
         why = f"rank {rank} takes {ms:.0f} ms for {phase}, where the median is {middle:.0f} ms"
-        return SlowRank(rank, why, event)
+        return SlowRank(rank, why, event, len(times[phase]))
     named = [] if slow else [case for case in make_named(view) if len(case.ranks) == 1]
     if len(named) != 1 or not named[0].lines:
         return None
