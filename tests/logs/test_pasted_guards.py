@@ -71,3 +71,48 @@ def test_where_the_others_may_come_to_it_the_rank_is_not_named(
     found = say(tmp_path, *lines).findings
 
     assert "H102" not in {one.code for one in found}
+
+
+COMPUTES = [
+    'Thread 312 (active): "MainThread"',
+    "    _engine_run_backward (torch/autograd/graph.py:825)",
+    "    backward (torch/_tensor.py:581)",
+    "    run (net/loop.py:15)",
+]
+PAIR = [("rank 0", "rank 1"), ("# rank 0", "# rank 1"), ("py-spy of rank 0:", "rank 1:")]
+
+
+@pytest.mark.parametrize("heads", PAIR)
+@pytest.mark.parametrize("rest", [REST, COMPUTES], ids=["waits elsewhere", "computes"])
+@pytest.mark.parametrize(
+    "test",
+    ["dist.get_rank() == 0", "accelerator.is_main_process and step % args.save_steps == 0"],
+)
+def test_one_of_two_ranks_that_a_condition_lets_in_alone(
+    tmp_path: Path, heads: tuple[str, str], rest: list[str], test: str
+) -> None:
+    lines = [*list_source(test), heads[0], *LONE, heads[1], *rest]
+    found = say(tmp_path, *lines).findings[0]
+
+    assert (found.code, found.culprits.ranks) == ("H102", [0])
+    assert found.confidence is Confidence.POSSIBLE
+
+
+@pytest.mark.parametrize(
+    ("test", "more"),
+    [
+        ("self.trainer.current_epoch > 2", ()),
+        ("dist.get_rank() == 1", ()),
+        ("dist.get_rank() == 0 or step % 500 == 0", ()),
+        ("dist.get_rank() == 0", ("            return", "        self.meet()")),
+        ("dist.get_rank() == 0", ("        else:", "            self.meet()")),
+    ],
+)
+@pytest.mark.parametrize("rest", [REST, COMPUTES], ids=["waits elsewhere", "computes"])
+def test_of_two_ranks_nobody_is_named_where_the_other_may_come_to_it(
+    tmp_path: Path, test: str, more: tuple[str, ...], rest: list[str]
+) -> None:
+    lines = [*list_source(test, *more), "rank 0", *LONE, "rank 1", *rest]
+    found = say(tmp_path, *lines).findings
+
+    assert "H102" not in {one.code for one in found}

@@ -63,6 +63,7 @@ def give_up(own: int = 4_000_000, usual: int = 1, op: str = "ALLREDUCE") -> list
         "0/16 samples kept by the filter, return",
         "zero tokens left in this batch",
         "skipping the metric sync",
+        "pos=0 -> no gt in batch, skipping box loss",
     ],
 )
 def test_rank_in_the_next_call_that_had_nothing_left_one_out(
@@ -91,3 +92,29 @@ def test_sizes_that_differ_for_another_reason_are_a_mismatch(
     tmp_path: Path, lines: list[str]
 ) -> None:
     assert first_of(say(tmp_path, *lines)).name in {"shape-mismatch", "op-mismatch"}
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["it 412 rank 2 pos=0 -> no gt in batch, skipping box loss", "[rank2] 0/16 samples kept by it"],
+)
+def test_of_two_ranks_the_one_that_says_so_left_it_out(tmp_path: Path, line: str) -> None:
+    report = say(tmp_path, line, *give_up()[:2])
+
+    assert judge(report) == ("skipped-collective", [2])
+    assert first_of(report).victims.ranks == "0"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[rank0] 0/16 samples kept by it",
+        "[rank1] skipping the metric sync",
+        "ranks: rank 0, rank 2: skipping the metric sync",
+        "[rank2] skipping loss scaling",
+    ],
+)
+def test_of_two_ranks_nobody_is_named_by_the_word_of_another(tmp_path: Path, line: str) -> None:
+    finding = first_of(say(tmp_path, line, *give_up()[:2]))
+
+    assert (finding.name, finding.culprits.ranks) == ("shape-mismatch", [])

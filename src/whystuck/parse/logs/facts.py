@@ -233,7 +233,7 @@ class LogFacts:
             call = CallSeen(row, line, match.groupdict())
             self._note_call((line.node, line.pid, match["comm"]), call)
         if told.is_progress and len(self.progress) < _MAX_KEPT:
-            self.progress[line.writer] = row
+            self.progress |= {line.writer: row, line.seat: row}
             self.pace.count_step(row, line.text)
             if told.is_finite:
                 self.losses[line.writer] = row
@@ -274,7 +274,9 @@ class LogFacts:
             key=lambda kind: self.kinds[kind],
             default="",
         )
-        if best and self.kinds[best] >= _SHARE * written:
+        # People put lines of ranks below those of the kernel.
+        is_pasted = best == "kernel" and bool(self.ranks)
+        if best and not is_pasted and self.kinds[best] >= _SHARE * written:
             return best
         # Few words make a description of a pod; the values are indented below them.
         return "scheduler" if self.kinds["scheduler"] > 1 and not self.ranks else ""

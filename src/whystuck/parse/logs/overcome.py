@@ -131,7 +131,7 @@ def _is_over(
     if signature.kind != _DEPARTURE and signature.id != _STILL and not is_batch:
         return False
     named = seen.groups.get("who") or ""
-    writer = int(named[:7]) if named.isdecimal() else seen.line.writer
+    writer = int(named[:7]) if named.isdecimal() else seen.line.seat
     return facts.progress.get(writer, 0) > seen.row
 
 

@@ -39,6 +39,8 @@ def is_lone_line(
     # What follows a block that leaves is the way of the others, as an `else` is.
     if only.orelse or isinstance(only.body[-1], LEAVES):
         return False
+    if any(isinstance(node, ast.Or) for node in ast.walk(only.test)):
+        return False  # by the other condition, all come there
     levels = find_levels(tree, frame.line)
     aliases = list_aliases(text)
     return (

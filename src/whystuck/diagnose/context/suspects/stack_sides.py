@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from whystuck.diagnose import codes
@@ -152,13 +153,17 @@ def judge_lone_line(look: Look) -> Parting | None:
     It is `possible` only: the others may have to meet it by a call in another file.
     """
     few, many = look.few, look.many
-    if len(few.ranks) != 1 or not look.has_majority:
+    is_pair = len(look.sides) == _PAIR == len(few.ranks) + len(many.ranks)
+    if len(few.ranks) != 1 or not (look.has_majority or is_pair):
         return None
-    rank, others = few.ranks[0], many.ranks[:_MAX_COMPARED]
     sources = look.facts.evidence.sources
-    lone = [frame for frame in few.site if is_lone_line(frame, rank, others, sources)]
+    lone = _list_lone(few, many, sources)
+    if is_pair and not lone:
+        few, many = many, few
+        lone = _list_lone(few, many, sources)
     if not lone:
         return None
+    rank = few.ranks[0]
     return Parting(
         codes.EXTRA_COLLECTIVE,
         Confidence.POSSIBLE,
@@ -168,3 +173,9 @@ def judge_lone_line(look: Look) -> Parting | None:
         few.ranks,
         {rank: tuple(dict.fromkeys((*lone[:1], *few.site)))} | {many.ranks[0]: many.site[:1]},
     )
+
+
+def _list_lone(few: Side, many: Side, sources: Mapping[str, str]) -> list[Frame]:
+    """List the lines at which a rank is and to which no rank of the other side comes."""
+    others = many.ranks[:_MAX_COMPARED]
+    return [one for one in few.site if is_lone_line(one, few.ranks[0], others, sources)]

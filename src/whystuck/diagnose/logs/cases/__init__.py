@@ -94,6 +94,7 @@ from whystuck.diagnose.logs.cases.slow.stragglers import make_stragglers
 from whystuck.diagnose.logs.cases.slow.uneven_work import make_uneven_work
 from whystuck.diagnose.logs.cases.slow.whole_job import make_whole_job
 from whystuck.diagnose.logs.cases.stacks.departed import make_departed
+from whystuck.diagnose.logs.cases.stacks.lone_calls import make_lone_calls
 from whystuck.diagnose.logs.cases.stacks.parted_sites import make_parted_sites
 from whystuck.diagnose.logs.cases.stacks.past import make_past
 from whystuck.diagnose.logs.cases.stacks.stacked_past import make_recorded_past, make_stacked_past
@@ -184,6 +185,7 @@ MAKERS: tuple[Maker, ...] = (
     make_left_out_sends,
     make_parted,
     make_past,
+    make_lone_calls,
     make_departed,
     make_counted_calls,
     make_not_ended,

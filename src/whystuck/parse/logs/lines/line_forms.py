@@ -69,7 +69,8 @@ FORMS = {
     # `node3 [rank12]: text`
     rf"|(?P<led_host>{NO_COUNT}[A-Za-z][\w.-]{{0,40}}\d[\w.-]{{0,20}}):? "
     r"\[[Rr]ank:? ?(?P<led_rank>\d{1,6})\]:? ?",
-    "local": r"\[[A-Za-z_][\w-]{0,30}?(?P<local_number>\d{1,4})\]: ?",
+    "local": r"\[(?=(?:gpu|GPU|cuda)\d{1,3}\] |[\w-]{1,35}\]:)"
+    r"[A-Za-z_][\w-]{0,30}?(?P<local_number>\d{1,4})\]:? ?",
     "task": r" {0,5}(?P<task_number>\d{1,6}): ",
     # DeepSpeed's launcher, before lines of this host
     "here": r"localhost: (?=\[)",

@@ -94,6 +94,11 @@ class LogLine:
         """The rank that a prefix names, or else the number that a launcher puts there."""
         return self.rank if self.rank != UNKNOWN_RANK else self.task
 
+    @property
+    def seat(self) -> int:
+        """The same; a number of its own below -1 where only a local rank is known."""
+        return -2 - self.local if self.writer == UNKNOWN_RANK and self.local >= 0 else self.writer
+
 
 def parse_line(
     data: bytes, labels: frozenset[str] = frozenset(), own: Sequence[OwnPrefix] = ()

@@ -5,12 +5,13 @@ Source shows it, or the rank itself says that it has no data for a call.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 
 from whystuck.diagnose import codes
-from whystuck.diagnose.logs.cases.parts import is_said, list_ranks
+from whystuck.diagnose.logs.cases.parts import is_said
 from whystuck.diagnose.logs.story import Case
 from whystuck.diagnose.logs.told_ops import ToldOp
 from whystuck.diagnose.logs.view import LogView
@@ -22,6 +23,7 @@ _MAX_LINES = 6
 _FEW = 64
 _SIGNATURE = "source.skipped"
 _SAID = ("py.left_out", "table.none_left")
+_RANK = re.compile(r"(?<![a-z_])rank[ _=:#]{0,2}(\d{1,7})\b", re.IGNORECASE)
 
 
 def tell_skipped(view: LogView, ops: Sequence[ToldOp], case: Case | None) -> Case | None:
@@ -30,10 +32,36 @@ def tell_skipped(view: LogView, ops: Sequence[ToldOp], case: Case | None) -> Cas
     At the number of the call that they left out they are in the next one, whose size or op is
     another. Of calls of one kind, the one that is left out is told by its few elements.
     """
-    if case is None or not case.ranks:
+    if case is None or case.code not in (codes.SHAPE_MISMATCH, codes.OP_MISMATCH):
         return case
-    if case.code not in (codes.SHAPE_MISMATCH, codes.OP_MISMATCH):
-        return case
+    said = [event for event in view.list_signatures(*_SAID) if is_said(event)]
+    # What was said of an earlier step, in which nobody hung, is no reason.
+    is_once = len(said) == 1 and said[0].count == 1 and not said[0].is_past
+    speaker = (_find_speaker(said[0]),) if is_once else ()
+    if not case.ranks and set(speaker) < {op.rank for op in ops}:
+        # Of two, nothing else tells which one is the odd one.
+        victims = tuple(sorted({op.rank for op in ops} - {*speaker}))
+        odd = replace(case, ranks=speaker, victims=victims)
+        told = _tell_odd(view, ops, odd, said, speaker)
+        return told if told.code == codes.SKIPPED_COLLECTIVE else case
+    return _tell_odd(view, ops, case, said, speaker)
+
+
+def _find_speaker(event: LogEvent) -> int:
+    """Return the rank that a line is of, by a prefix or as the only one that it names."""
+    named = _RANK.findall(event.text)
+    if event.rank >= 0 or len(named) != 1:
+        return event.rank
+    return int(named[0])
+
+
+def _tell_odd(
+    view: LogView,
+    ops: Sequence[ToldOp],
+    case: Case,
+    said: Sequence[LogEvent],
+    speaker: tuple[int, ...],
+) -> Case:
     own = [op for op in ops if op.rank in case.ranks]
     rest = [op for op in ops if op.rank not in case.ranks]
     guards = [
@@ -47,11 +75,8 @@ def tell_skipped(view: LogView, ops: Sequence[ToldOp], case: Case | None) -> Cas
         told = guards[0].groups
         why = f"the source leaves it out by `if {told['test']:.80}: {told['jump']}`"
         return _make_case(case, own[0], rest[0], guards[0], why)
-    said = [event for event in view.list_signatures(*_SAID) if is_said(event)]
-    # What was said of an earlier step, in which nobody hung, is no reason. Two calls of unlike ops
-    # may be either's mistake.
-    is_once = len(said) == 1 and said[0].count == 1 and not said[0].is_past
-    if guards or not is_once or list_ranks(said) != case.ranks or own[0].op != rest[0].op:
+    # Two calls of unlike ops may be either's mistake.
+    if guards or not speaker or speaker != case.ranks or own[0].op != rest[0].op:
         return case
     why = f"it says that it has nothing for it: `{said[0].text.strip():.100}`"
     return _make_case(case, own[0], rest[0], said[0], why)

@@ -124,9 +124,9 @@ def speaks_for_all(view: LogView, ranks: Sequence[int]) -> bool:
 def make_pauses(view: LogView) -> Iterator[Case]:
     """Make the case of long pauses for the collection of garbage, which come at random."""
     pauses = {
-        (event.artifact, event.row): (event, float(told))
+        (event.artifact, event.row): (event, seconds)
         for event in view.list_signatures("gc.pause")
-        if (told := event.groups.get("s") or event.groups.get("s2"))
+        if (seconds := _read_seconds(event))
     }
     long = [(event, seconds) for event, seconds in pauses.values() if seconds >= _LEAST_S]
     if len(long) < _LEAST_PAUSES:
@@ -143,3 +143,8 @@ def make_pauses(view: LogView) -> Iterator[Case]:
         time=find_time([event for event, _ in long]),
         details={"pauses": len(long), "longest_s": most},
     )
+
+
+def _read_seconds(event: LogEvent) -> float:
+    told = next((one for name in ("s", "s2", "s3") if (one := event.groups.get(name))), "")
+    return float(told or 0) or float(event.groups.get("ms") or 0) / 1000

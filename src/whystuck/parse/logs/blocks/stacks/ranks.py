@@ -9,7 +9,7 @@ from itertools import count
 
 from whystuck.evidence.live import StackSample
 from whystuck.evidence.logs.lines import UNKNOWN_RANK, LogEvent
-from whystuck.evidence.ranks import FIRST_UNNUMBERED
+from whystuck.evidence.ranks import FIRST_UNNUMBERED, MAX_RANK
 from whystuck.parse.logs.blocks.stacks.children import mark_children
 from whystuck.parse.logs.blocks.stacks.same_process import find_rank_above, list_notes
 from whystuck.parse.logs.blocks.stacks.savers import find_saver
@@ -19,6 +19,8 @@ from whystuck.parse.logs.owners.known_logs import KnownLog
 from whystuck.parse.logs.owners.said_places import is_said_pod
 
 _WORKER = re.compile(r"(?<![a-z])workers?-?(\d{1,5})(?![\w.])", re.IGNORECASE)
+# A comment at a frame that says whose it is, and nothing that the rank does.
+_NOTED = re.compile(r"[#/<\s(=-]{0,8}rank[ =:_#]{0,2}(\d{1,7})\s{0,2}(?:[,;)]|$)", re.IGNORECASE)
 # The ranks of one host are fewer.
 _MOST_LOCAL = 8
 
@@ -132,7 +134,15 @@ def _find_own(
     """Return the rank that lines tell of a stack, or of its process."""
     known = _find_rank(index, log, seen)
     known = saver[1] if known == UNKNOWN_RANK and seen.pid == saver[0] else known
+    known = _find_noted(seen) if known == UNKNOWN_RANK else known
     return find_rank_above(index, log, seen, notes) if known == UNKNOWN_RANK else known
+
+
+def _find_noted(seen: StackSeen) -> int:
+    """Return the one rank with which comments at frames begin: `# rank 2, dst=0`."""
+    notes = (note for thread in seen.threads for _, note in thread.notes)
+    ranks = {int(match[1]) for note in notes if (match := _NOTED.match(note))}
+    return ranks.pop() if len(ranks) == 1 and max(ranks) <= MAX_RANK else UNKNOWN_RANK
 
 
 def _find_rank(index: LogIndex, log: KnownLog, seen: StackSeen) -> int:
