@@ -8,7 +8,7 @@ import pytest
 from tests.logs.test_told import first_of, say
 
 XIDS = [
-    "[2201843.118820] NVRM: Xid (PCI:0000:9b:00): 63, pid='<unknown>', name=<unknown>, Row Remapper",
+    "[2201843.118820] NVRM: Xid (PCI:0000:9b:00): 63, pid='<unknown>', Row Remapper",
     "[2201843.120011] NVRM: Xid (PCI:0000:9b:00): 94, pid=70114, name=python3, Contained: SM (0x1)",
     "[2201843.120377] NVRM: Xid (PCI:0000:9b:00): 94, pid=70114, name=python3, Ch 00000009",
 ]

@@ -50,7 +50,9 @@ class ExtraCollective(DivergenceRule):
     of a sharded model, beside ops of a step.
 
     The source may be what somebody shows beside pasted stacks: what `sed -n 36,46p ckpt.py`, `nl`
-    or `grep -n` print, or a listing below the name of a file.
+    or `grep -n` print, or a listing below the name of a file. There, a rank that alone waits in a
+    collective, at a line to which such a condition lets no other come, is `possible` whatever the
+    others do.
 
     Beside time limits of all other ranks, the stack of the first rank is enough where it is in a
     collective inside of a function that is named after it, such as `log_if_main`.
