@@ -125,8 +125,10 @@ def list_told_groups(view: LogView) -> list[ToldGroup]:
     if not named:
         return [_fill("", bool(snapshot) or _is_one_group(ops), ops, statuses)]
     if len(named) == 1:
-        # Ops without a name are of the group that is named, unless some must be of another.
-        own = [op for op in ops if op.group] if _are_of_two(ops) else ops
+        # Ops without a name are of the group that is named, unless some must be of another: no
+        # rank of one group is far ahead of another one.
+        placed = [op for op in ops if op.group]
+        own = placed if _are_of_two(ops) else [op for op in ops if _is_near(op, placed)]
         return [_fill(named[0], True, own, statuses)]  # noqa: FBT003
     # Ops that nothing tells the group of may be of any of them.
     return [
@@ -218,6 +220,10 @@ def _is_one_group(ops: Sequence[ToldOp]) -> bool:
     if not seqs or max(seqs) - min(seqs) >= _NEAR or _are_of_two(ops):
         return False
     return min(seqs) >= _LATE or (min(seqs) >= _NEAR and _are_of_one(_list_members(ops)))
+
+
+def _is_near(op: ToldOp, placed: Sequence[ToldOp]) -> bool:
+    return not placed or any(abs(op.seq - one.seq) < _NEAR for one in placed)
 
 
 def _list_members(ops: Iterable[ToldOp]) -> dict[int, int]:

@@ -30,7 +30,7 @@ from whystuck.evidence.ranks import name_ranks
 _GROUP = re.compile(r"PG (?:ID )?(\d+)(?: PG GUID (\S+?))?(?:\((\w+)\))? Rank")
 # How a process ends when it gives up for any reason; they name no peer.
 _ENDS = {"elastic.abort", "c10d.teardown"}
-_MAX_LINES = 6
+_MAX_LINES, _MAX_CALLS = 6, 4
 _NCCL_CLOSED = "nccl.socket_closed"
 _PEER = re.compile(r"\[?([\w.:-]{1,253}?)\]?<\d{1,5}>")
 _STORE = re.compile(
@@ -61,6 +61,10 @@ def make_timeouts(view: LogView) -> Iterator[Case]:
     tail = f"; they name {name_ranks(named)}" if named else "; who was missing is not known"
     if not named and len(waiting) > 1 and set(waiting) == view.ranks == set(range(len(waiting))):
         tail = ": none of them is missing, and why it did not end is not in the logs"
+        calls = {key for event in events if (key := _name_call(event))}
+        if len(calls) > 1 and set(list_ranks(events)) == set(waiting):
+            what = " and ".join(sorted(calls)[:_MAX_CALLS])
+            tail = ": they are in different calls, and why is not in the logs"
     is_alone = len(heard := _list_heard(view)) == 1 and not waiting and bool(stuck)
     if is_alone:
         summary = f"the watchdog of {name_ranks(sorted(heard))} did not move; of no other rank is "
@@ -85,6 +89,11 @@ def make_timeouts(view: LogView) -> Iterator[Case]:
         details={"waiting": waiting, "silent": silent, **op},
         remedies=_advise(view, stuck, named, silent),
     )
+
+
+def _name_call(event: LogEvent) -> str:
+    op, seq = event.groups.get("op") or "", event.groups.get("seq") or ""
+    return f"{op.lower()} {seq}" if op and seq else ""
 
 
 def _advise(
