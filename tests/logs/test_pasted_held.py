@@ -177,6 +177,20 @@ def test_only_process_that_is_shown_is_the_one_whose_watchdog_gives_no_sign(
     assert all(one.code != "H114" for one in say(tmp_path, *others).findings)
 
 
+@pytest.mark.parametrize("library", ["libmesh_ops.so", "_bvh.cpython-311-x86_64-linux-gnu.so"])
+def test_only_process_whose_owner_is_in_a_library_of_the_job(tmp_path: Path, library: str) -> None:
+    owner = [line.replace("libmesh_ops.so", library) for line in BUILDS]
+    finding = first_of(say(tmp_path, GIL.format(3), *SHOWN["dump"], *owner))
+
+    assert (finding.code, finding.culprits.ranks) == ("H114", [3])
+    for other in ("libtorch_cpu.so", "libc.so.6", "libcuda.so.1", "libtorch_python.so"):
+        told = [line.replace("libmesh_ops.so", other) for line in BUILDS]
+        report = say(tmp_path, GIL.format(3), *SHOWN["dump"], *told)
+        assert first_of(report).confidence is Confidence.POSSIBLE
+    report = say(tmp_path, MONITOR.format(3) + MONITORS[0], *SHOWN["dump"], *BUILDS)
+    assert all(3 not in one.culprits.ranks for one in report.findings)
+
+
 OF_ANOTHER = {
     "two watchdogs": [GIL.format(1), GIL.format(3), *SHOWN["dump"], *BUILDS, *WAITING],
     "two processes": [
@@ -188,7 +202,12 @@ OF_ANOTHER = {
         *TRAINING,
     ],
     "of another rank": [GIL.format(3), SHOWN["dump"][0] + "   # rank 1", *BUILDS, *WAITING],
-    "one waits": [GIL.format(3), *SHOWN["dump"], *BUILDS, WAITING[0]],
+    "one waits for torch": [
+        GIL.format(3),
+        *SHOWN["dump"],
+        *(line.replace("libmesh_ops.so", "libtorch_cpu.so") for line in BUILDS),
+        WAITING[0],
+    ],
     "nobody has it": [GIL.format(3), *SHOWN["dump"], *TRAINING, *WAITING],
 }
 

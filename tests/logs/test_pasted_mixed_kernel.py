@@ -116,3 +116,65 @@ def test_comment_about_another_rank_is_not_whose_stack_it_is(tmp_path: Path, not
     report = say(tmp_path, *frames(note, "# the same", "# the same"))
 
     assert not any(2 in one.culprits.ranks for one in report.findings)
+
+
+def locals_of(name: str, ranks: tuple[int, int], function: str = "exchange") -> list[str]:
+    """Write what `py-spy dump --locals` shows of two processes that receive from each other."""
+    lines = []
+    for at, rank in enumerate(ranks):
+        lines += [
+            f"$ py-spy dump --locals --pid {9401 + at}",
+            f'Thread {9401 + at} (idle): "MainThread"',
+            "    recv (torch/distributed/distributed_c10d.py:2424)",
+            "        Arguments:",
+            f"            src: {1 - rank}",
+            f"    {function} (halo.py:33)",
+            "        Locals:",
+            f"            {name}: {rank}",
+            "    main (halo.py:71)",
+        ]
+    return lines
+
+
+@pytest.mark.parametrize("name", ["rank", "global_rank"])
+@pytest.mark.parametrize("ranks", [(0, 1), (1, 0)])
+def test_variable_that_holds_the_rank(tmp_path: Path, name: str, ranks: tuple[int, int]) -> None:
+    finding = first_of(say(tmp_path, *locals_of(name, ranks)))
+
+    assert (finding.code, finding.culprits.ranks) == ("H109", [0, 1])
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        locals_of("peer_rank", (0, 1)),
+        locals_of("local_rank", (0, 1)),
+        locals_of("rank", (0, 0)),
+        locals_of("rank", (0, 1), "recv_from"),
+        locals_of("rank", (0, 1))[:9],
+        [*locals_of("rank", (0, 1)), *locals_of("other", (2, 3))[:9]],
+    ],
+    ids=["peer", "local", "the same", "of a peer", "one process", "not all"],
+)
+def test_variable_that_may_hold_another_rank(tmp_path: Path, lines: list[str]) -> None:
+    assert not any(one.culprits.ranks for one in say(tmp_path, *lines).findings)
+
+
+@pytest.mark.parametrize(
+    "below", [[], ["Failed to initialize NVML: Driver/library version mismatch"]]
+)
+@pytest.mark.parametrize("prefix", ["", "[rank4]: "])
+def test_process_without_a_device_is_wrongly_configured(
+    tmp_path: Path, below: list[str], prefix: str
+) -> None:
+    raised = [
+        "Traceback (most recent call last):",
+        '  File "/w/train.py", line 12, in <module>',
+        '    dist.init_process_group("nccl")',
+        '  File "/env/torch/distributed/distributed_c10d.py", line 1837, in _new_group_helper',
+        "    backend_class = ProcessGroupNCCL(",
+        "ValueError: ProcessGroupNCCL is only supported with GPUs, no GPUs found!",
+    ]
+    finding = first_of(say(tmp_path, *(prefix + line for line in raised), *below))
+
+    assert finding.code == "C210"

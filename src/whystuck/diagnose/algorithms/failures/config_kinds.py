@@ -247,7 +247,8 @@ KINDS: tuple[ConfigKind, ...] = (
     ),
     make_kind(
         "device",
-        r"No CUDA GPUs are available|Found no NVIDIA driver on your system"
+        r"No CUDA GPUs are available|only supported with GPUs, no GPUs found"
+        r"|Found no NVIDIA driver on your system"
         r"|no CUDA-capable device is detected",
         "a process sees no device: {what}",
         "nvidia-smi -L; echo $CUDA_VISIBLE_DEVICES   # inside the container that failed",

@@ -14,8 +14,8 @@ from whystuck.evidence.logs.lines import LogEvent
 LOST = "gpu_lost"
 # What a program says that wants more devices than it finds, such as Lightning and torch.
 LACKS_DEVICES = re.compile(
-    r"You requested gpu|machine only has|No CUDA GPUs are available|invalid device ordinal"
-    r"|Invalid device id\b"
+    r"You requested gpu|machine only has|No CUDA GPUs are available|no GPUs found"
+    r"|invalid device ordinal|Invalid device id\b"
     r"|\bonly \d{1,3} (?:GPUs?|devices?|accelerators?) (?:is |are )?(?:available|visible|found)"
     r"|(?:GPUs?|devices?) requested,? but only \d",
     re.IGNORECASE,

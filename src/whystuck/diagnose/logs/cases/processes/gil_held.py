@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 from whystuck.diagnose import codes
@@ -16,6 +17,11 @@ from whystuck.evidence.live import StackSample, ThreadStack
 from whystuck.evidence.logs.lines import LogEvent
 
 _MAX_LINES = 6
+_LIBRARY = re.compile(r"\.so(?:\.\d+)*$")
+_OF_OTHERS = re.compile(
+    r"lib(?:torch|c10|cuda|cudart|nccl|rccl|hccl|ucc|gloo|c|m|dl|pthread|stdc\+\+|gomp|python)"
+    r"[\d.w_-]*(?:cpu|cuda|hip|python)?[\d.-]*\.so|ld-linux|_C\."
+)
 
 
 def make_gil_held(view: LogView) -> Iterator[Case]:
@@ -25,8 +31,8 @@ def make_gil_held(view: LogView) -> Iterator[Case]:
     Nor does a watchdog that gives no sign, which waits in a driver as well; both together do.
     """
     last = {one.rank: one for one in view.evidence.stacks if not one.worker}
-    alone = _find_alone(list(last.values()))
     events = [event for event in view.list_signatures("c10d.gil") if is_said(event)]
+    alone = _find_alone(list(last.values()), is_told=bool(events))
     if not events and alone is not None:
         events = [event for event in view.list_signatures("c10d.heartbeat") if is_said(event)]
         events = events if len(list_ranks(events)) == 1 else []
@@ -39,17 +45,25 @@ def make_gil_held(view: LogView) -> Iterator[Case]:
         yield _tell(view, rank, own, sample, owner)
 
 
-def _find_alone(samples: Sequence[StackSample]) -> StackSample | None:
+def _find_alone(samples: Sequence[StackSample], *, is_told: bool) -> StackSample | None:
     """Return the stacks of a process whose rank nobody tells, where they are the only ones.
 
     That no thread gets the GIL, and which one has it, are two signs of one process: whoever pastes
-    both looked into the one that does not answer. So it is only where several threads wait.
+    both looked into the one that does not answer. So it is only where several threads wait, or,
+    where it is told that nobody got the GIL, where its owner is in a library of the job.
     """
     if len(samples) != 1 or samples[0].rank >= 0:
         return None
     waiting = [one for one in samples[0].threads if wants_gil(one) and not one.owns_gil]
-    is_kept = len(waiting) > 1 and _find_owner(samples[0]) is not None
+    owner = _find_owner(samples[0])
+    is_kept = owner is not None and (len(waiting) > 1 or (is_told and _is_in_library(owner)))
     return samples[0] if is_kept else None
+
+
+def _is_in_library(thread: ThreadStack) -> bool:
+    """Tell whether a thread is in native code, and not in that of torch, CUDA or the system."""
+    file = thread.frames[0].file.rsplit("/", 1)[-1]
+    return _LIBRARY.search(file) is not None and _OF_OTHERS.match(file) is None
 
 
 def _find_owner(sample: StackSample) -> ThreadStack | None:

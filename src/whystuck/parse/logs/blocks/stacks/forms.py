@@ -68,6 +68,7 @@ _GROUPED = re.compile(
 )
 # `py-spy dump --locals` shows variables below their frame, further in.
 _LOCALS = re.compile(r"^(\s{2,40})(?:Locals|Arguments|Args):")
+_VARIABLE = re.compile(r"^\s{4,40}(?:global_)?rank: (\d{1,7})\s*$")
 # What is left of colours where the character that begins them is lost.
 _FADED = re.compile(r"\[(?:[01]|[39]\d|1;3\d)m")
 # What gdb prints before the first frame, a line for each thread among it.
@@ -95,7 +96,12 @@ def cut_lead(text: str) -> tuple[str, str]:
 
 
 def cut_note(text: str) -> tuple[str, str]:
-    """Return a line of a stack without the comment that stands in it, and that comment."""
+    """Return a line of a stack without the comment that stands in it, and that comment.
+
+    A variable that holds a rank counts as a comment, too.
+    """
+    if (variable := _VARIABLE.match(text)) is not None:
+        return text, f"variable rank {variable[1]}"
     if " (" in text and (grouped := _GROUPED.match(text)):
         return grouped["function"] + grouped["place"], grouped["note"]
     has_mark = any(mark in text for mark in (" #", " //", " <-", " <==", " \u2190", " \u21d0"))

@@ -21,6 +21,8 @@ from whystuck.parse.logs.owners.said_places import is_said_pod
 _WORKER = re.compile(r"(?<![a-z])workers?-?(\d{1,5})(?![\w.])", re.IGNORECASE)
 # A comment at a frame that says whose it is, and nothing that the rank does.
 _NOTED = re.compile(r"[#/<\s(=-]{0,8}rank[ =:_#]{0,2}(\d{1,7})\s{0,2}(?:[,;)]|$)", re.IGNORECASE)
+_HELD = re.compile(r"variable rank (\d{1,7})$")
+_TO_PEER = re.compile(r"send|recv|receive|(?:^|_)(?:to|from|peers?|wait|other)(?:_|$)")
 # The ranks of one host are fewer.
 _MOST_LOCAL = 8
 
@@ -52,8 +54,10 @@ def make_stacks(
         shared = _find_shared(log.source.part.stacks)
         alone = _find_alone(log.source.part.stacks)
         saver, notes = _find_saver(log, events), list_notes(log, events)
+        held = _list_held(log.source.part.stacks)
         for seen in log.source.part.stacks:
             known = _find_own(index, log, seen, saver, notes)
+            known = held.get(seen.pid, known) if known == UNKNOWN_RANK else known
             is_local = is_small and not seen.node and seen.local not in {-1, *shared}
             if known == UNKNOWN_RANK and is_local:
                 known = index.rank_of_local(log.node, seen.local, log)
@@ -143,6 +147,26 @@ def _find_noted(seen: StackSeen) -> int:
     notes = (note for thread in seen.threads for _, note in thread.notes)
     ranks = {int(match[1]) for note in notes if (match := _NOTED.match(note))}
     return ranks.pop() if len(ranks) == 1 and max(ranks) <= MAX_RANK else UNKNOWN_RANK
+
+
+def _list_held(stacks: Sequence[StackSeen]) -> dict[int, int]:
+    """Return the rank that a variable of each process holds, as `py-spy dump --locals` shows it.
+
+    That of a peer is in functions that send to it or receive from it.
+    """
+    found: dict[int, int] = {}
+    shown = [seen for seen in stacks if not seen.is_worker]
+    for seen in shown:
+        ranks = {
+            int(match[1])
+            for thread in seen.threads
+            for at, note in thread.notes
+            if (match := _HELD.match(note)) and not _TO_PEER.search(thread.frames[at].function)
+        }
+        if len(ranks) == 1 and seen.pid and min(ranks) <= MAX_RANK:
+            found[seen.pid] = min(ranks)
+    is_whole = len(found) == len(shown) == len(set(found.values())) > 1
+    return found if is_whole else {}
 
 
 def _find_rank(index: LogIndex, log: KnownLog, seen: StackSeen) -> int:
