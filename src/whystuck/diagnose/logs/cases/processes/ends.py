@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from whystuck.diagnose import codes
 from whystuck.diagnose.algorithms.failures.causes import CRASH_SIGNALS, name_fatal, name_signal
 from whystuck.diagnose.algorithms.stacks.frames import describe_place, make_places
-from whystuck.diagnose.logs.cases.parts import find_time, is_said, list_ranks
+from whystuck.diagnose.logs.cases.parts import WAITS, find_time, is_said, list_ranks
 from whystuck.diagnose.logs.story import LINKED, NEAR, OUTSIDE, OWN, TAKEN, Case
 from whystuck.diagnose.logs.view import LogView
 from whystuck.evidence.finding import Confidence, Place
@@ -132,7 +132,20 @@ def _list_taken(view: LogView) -> dict[int, ExitRecord]:
         is_swept = item.artifact in stops and stops[item.artifact] < item.row
         if item.pid not in sent and not is_swept:
             found[item.rank] = item
-    return found
+    late = {(one.artifact, one.row) for one in found.values() if _has_waited(view, one)}
+    return {rank: one for rank, one in found.items() if (one.artifact, one.row) not in late}
+
+
+def _has_waited(view: LogView, item: ExitRecord) -> bool:
+    """Tell whether a process had given up waiting before it was ended, as its own lines say.
+
+    What ended it then did not stop the job, nor did what ended others in the same line.
+    """
+    return any(
+        event.rank == item.rank and event.artifact == item.artifact and event.row < item.row
+        for event in view.list_signatures(*WAITS, "c10d.dump_signal")
+        if is_said(event)
+    )
 
 
 def _is_cleaned_up(view: LogView, item: ExitRecord) -> bool:
