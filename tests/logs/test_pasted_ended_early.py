@@ -97,6 +97,7 @@ EARLY = [
     "val metric is flat, leaving the training.",
     "Metric val_loss did not improve in the last 3 records. Signaling Trainer to stop.",
     "trainer.fit() returned, writing the summary",
+    "on_train_end called, global_step=22490",
 ]
 PREFIXES = ["[rank{0}]: ", "rank={0} ", "[{0}] "]
 
@@ -122,6 +123,7 @@ def test_rank_that_stops_early_by_itself_is_named(tmp_path: Path, words: str, pr
         "callbacks: checkpoint, lr monitor and early stop",
         "early_stopping_patience=5",
         "leaving training mode for evaluation",
+        "callbacks: on_train_end, on_epoch_end",
         "Trainer was signaled to stop but the required `min_epochs=4` has not been met.",
         "fit() returns a history; a fitted scaler is returned by fit",
     ],

@@ -71,6 +71,7 @@ PAUSES = [
     "[rank3] gc pause 0.64s",
     "[rank3] GC generation 2 took 640 ms",
     "[rank3] gc: gen 2 collection took 0.64 s",
+    "[rank  93] gc callback: gen=2 took 0.64s collected=0",
 ]
 
 
@@ -178,3 +179,19 @@ def test_process_without_a_device_is_wrongly_configured(
     finding = first_of(say(tmp_path, *(prefix + line for line in raised), *below))
 
     assert finding.code == "C210"
+
+
+@pytest.mark.parametrize(
+    "prefix", ["[rank{0:>4}]: ", "rank {0:>3} | ", "[Rank={0:>3}] ", "rank {0:>3}: "]
+)
+def test_numbers_of_ranks_may_be_padded(tmp_path: Path, prefix: str) -> None:
+    raised = [
+        "Traceback (most recent call last):",
+        '  File "/w/train.py", line 12, in step',
+        "    x = batch['labels']",
+        "KeyError: 'labels'",
+    ]
+    lines = [prefix.format(rank) + "step 9 loss 2.1" for rank in (7, 11)]
+    finding = first_of(say(tmp_path, *lines, *(prefix.format(11) + line for line in raised)))
+
+    assert (finding.code, finding.culprits.ranks) == ("C204", [11])
