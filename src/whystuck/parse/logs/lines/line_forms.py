@@ -43,13 +43,14 @@ FORMS = {
     r"[^\]\s]{1,200}:\d+\] ?",
     "bare_glog": r"\[[IWEF] [\w./]{1,80}:\d+\] ?",
     # Numbers may be padded with blanks.
-    "rank": r"\[[Rr]ank:? {0,6}(?P<rank_number>\d{1,7})\]:? ?|"
+    "rank": r"\[[Rr]ank[:=]? {0,6}(?P<rank_number>\d{1,7})\]:? ?|"
     r"rank(?P<rank_word>\d{1,7})(?:\[(?P<rank_pid>\d{1,9})\]\[[\w.-]{1,60}\])?: ?|"
     r"(?:rank|RANK|rango?) {1,6}(?P<rank_said>\d{1,7})(?:: ?(?=.)| \| (?=[A-Za-z]))|"
     # Loggers of Python with fields between bars; a service of Compose that is named by its rank.
     r"(?:\| *rank[=:] ?|rank[=:]?)(?P<rank_field>\d{1,7}) *\| ?|"
     # `[r3]`, `(rank 3)`, `<RANK=3>`, as programs name themselves, and in other languages
-    rf"[\[(<](?:rk?|rank|RANK|[Rr]ango?|{_ABROAD})[=:_-]? {{0,6}}(?P<rank_mark>\d{{1,6}})[\])>]:? ?|"
+    rf"[\[(<](?:rk?|rank|RANK|[Rr]ango?|{_ABROAD})[=:_-]? {{0,6}}"
+    r"(?P<rank_mark>\d{1,6})[\])>]:? ?|"
     # `[3]:[rank3]:`, as accelerate puts it
     r"\[\d{1,6}\]:(?=\[rank\d)",
     "level_field": r"\| *(?:DEBUG|INFO|SUCCESS|WARN|WARNING|ERROR|CRITICAL|FATAL|TRACE) *(?=\| )",
