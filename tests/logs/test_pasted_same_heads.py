@@ -82,3 +82,27 @@ def test_heading_of_several_ranks_that_are_alike(tmp_path: Path, head: str) -> N
     found = say(tmp_path, *first, head, *busy, *([] if first else ["rank 3:", *GONE])).findings
 
     assert (found[0].code, found[0].culprits.ranks) == ("H103", [3])
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        "# py-spy on rank 3 at 15:39, ranks 1 and 2 are in all_gather like 0",
+        "py-spy of rank 3, the others wait in an all_reduce",
+        "gdb on rank 3; ranks 0-2 sit in a barrier",
+    ],
+)
+def test_heading_that_says_where_the_others_are(tmp_path: Path, head: str) -> None:
+    found = say(
+        tmp_path, head, *GONE, "ranks 0-2:", *[row.format(823, 347) for row in BUSY]
+    ).findings
+
+    assert (found[0].code, found[0].culprits.ranks) == ("H103", [3])
+
+
+def test_heading_that_says_that_others_are_the_same_is_of_all(tmp_path: Path) -> None:
+    busy = [row.format(823, 347) for row in BUSY]
+    lines = ["py-spy rank 0, ranks 1 and 2 are identical", *busy, "rank 3:", *GONE]
+    found = say(tmp_path, *lines).findings
+
+    assert found[0].victims.ranks == "0-2"

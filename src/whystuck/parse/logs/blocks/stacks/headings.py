@@ -68,6 +68,16 @@ _COMMENT = re.compile(
 )
 
 
+# `# py-spy on rank 3 at 15:39, ranks 1 and 2 are in all_gather like 0`
+_FIRST_OF = re.compile(
+    r"([^\w\[\]]{0,12}(?:py-?spy|pystack|gdb|stacks?|dump|backtrace|trace)\b[^,;\[\]\d]{0,30}"
+    r"\brank[ _:=#]{0,2}\d{1,7}\b(?: (?:at|around|from) [\d:]{4,8})?)[,;] "
+    r"(?:while |and )?(?:the )?(?:others?|rest|ranks? ?\d[\d, &and-]{0,40}) "
+    r"(?:are|is|sit|waits?|hangs?)\b(?!.{0,24}\b(?:same|identical|alike|ditto|idem)\b)",
+    re.IGNORECASE,
+)
+
+
 def cut_sentence(text: str, writer: int) -> str:
     """Return the sentence of a line that says whose stack stands below, or else the line.
 
@@ -79,6 +89,8 @@ def cut_sentence(text: str, writer: int) -> str:
         return text[: comment.end()]
     if writer != UNKNOWN_RANK:
         return text
+    if (first := _FIRST_OF.match(text)) is not None:
+        return first[1]
     if not text.rstrip().endswith(":"):
         end = _SENTENCE.search(text, 0, _MOST_SAID)
         is_led = end is not None and _DUMPED.search(text, 0, end.start()) is not None
