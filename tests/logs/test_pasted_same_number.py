@@ -155,3 +155,16 @@ def test_link_at_another_place_is_nobodys(tmp_path: Path, states: tuple[str, ...
 
     assert ("S301", [2]) in said(report)
     assert ("N415", [2]) not in said(report)
+
+
+@pytest.mark.parametrize("head", ["rank:fwd+bwd ms | ", "rank:forward > ", "ranks = fwd ms: "])
+@pytest.mark.parametrize("between", [" ", ", "])
+def test_numbers_of_ranks_before_their_times(tmp_path: Path, head: str, between: str) -> None:
+    took = between.join(f"{at}:{'811' if at == 2 else 400 + at}" for at in range(4))
+    report = say(tmp_path, f"step 88 | {head}{took} | step 842 ms")
+
+    assert said(report) == [("S301", [2])]
+    alike = took.replace("811", "404")
+    assert said(say(tmp_path, f"step 88 | {head}{alike} | step 842 ms")) == []
+    other = say(tmp_path, f"step 88 | {head.replace('fwd', 'tok').replace('forward', 'tok')}{took}")
+    assert ("S301", [2]) not in said(other)

@@ -78,6 +78,12 @@ _BEGIN = re.compile(
     r"(?:^|[\s|,;])\[?(?:global[ _]?)?rank[ _=]?(\d{1,7})\]?:?(?=\s)", re.IGNORECASE
 )
 _LIST = re.compile(r"\branks?\b.{0,40}?\[\s?((?:\d[\d.]{0,15},\s?){2,1024}\d[\d.]{0,15})\s?\]")
+# `rank:fwd+bwd ms | 0:402 1:399 2:404`
+_PAIRED = re.compile(
+    r"\branks? ?[:=/] ?(?:fwd|forward|bwd|backward|comp)[^|>\d]{0,40}[|>:=-]{1,2} ?"
+    r"((?:\d{1,6}[:=]\d{1,9}(?:\.\d{1,6})?[ ,;]{1,3}){2,1024}\d{1,6}[:=]\d{1,9})"
+)
+_PAIR = re.compile(r"(\d{1,6})[:=](\d{1,9}(?:\.\d{1,6})?)")
 _PHASE = re.compile(r"\b((?:fwd|forward|bwd|backward)[A-Za-z_/-]{0,30})")
 _SAID = re.compile(r"\brank[ _=:#]{0,2}(\d{1,7})\b", re.IGNORECASE)
 
@@ -204,6 +210,8 @@ def _read_times(event: LogEvent) -> Iterator[tuple[str, int, float]]:
         several = [(event.rank, first[1], first[2] or ""), *several]
     if listed := _LIST.search(text):
         several = [(rank, value, "") for rank, value in enumerate(listed[1].split(","))]
+    if paired := _PAIRED.search(text):
+        several = [(int(rank), value, "") for rank, value in _PAIR.findall(paired[1])]
     phase = _PHASE.search(text)
     if phase and len(several) >= _LEAST_RANKS:
         for rank, value, unit in several:
