@@ -25,7 +25,7 @@ class _Job:
         self.ring = Ring(str(folder / "ops"))
         self.completion: Any = Completion(self.ring)
         # As if each look took more than the budget.
-        self.completion._stretch = 4.0
+        self.completion._stretch = 8.0
 
     def issue(self, number: int, form: int, now_ns: int = 0) -> None:
         place, issued_ns = self.ring.place(number), now_ns or time.monotonic_ns()
@@ -141,9 +141,9 @@ def test_an_op_like_the_last_one_has_two_looks_and_a_close_end(
     for number in range(21, 60):
         end_ns = steps.ends_ns[number - 1]
         pending_ns, done_ns = struct.unpack_from("<qq", job.ring.map, job.ring.place(number) + 32)
-        assert done_ns - 33_000_000 <= end_ns <= done_ns
-        if took_ms > 40:
-            assert pending_ns <= end_ns < pending_ns + 33_000_000
+        assert done_ns - 66_000_000 <= end_ns <= done_ns
+        if took_ms > 80:
+            assert pending_ns <= end_ns < pending_ns + 66_000_000
 
 
 def test_where_looks_are_dear_no_op_has_to_wake_the_thread_for_some_seconds(
@@ -167,7 +167,7 @@ def test_where_looks_are_dear_no_op_has_to_wake_the_thread_for_some_seconds(
     assert not any(is_idle for _, is_idle in rests)
     *looked_on, _ = (seconds for seconds, _ in rests)
     assert 1.0 < sum(looked_on) < 3.5
-    assert max(looked_on) <= 0.064
+    assert max(looked_on) <= 0.128
 
     # GIVEN one that comes meanwhile
     rests.clear()
