@@ -92,7 +92,7 @@ ITEMS = [
     ("microbatch 5 has no rows, skip send", "microbatch 5 recv from 2"),
     ("mb=5: all rows masked, skip forward and send", "got mb=4 from 2, waiting for mb=5 from 2"),
     ("mb 5 is empty: not sending", "mb 4 received | mb 5 recv <- 2 ..."),
-    ("micro-batch 5: skipped compute + send.", "micro-batch 5 receiving from rank 2"),
+    ("micro-batch 5: skipping compute + send.", "micro-batch 5 receiving from rank 2"),
 ]
 
 

@@ -28,6 +28,7 @@ _MAX_TEXT = 100
 _RECEIVES = {"recv", "recvanysource"}
 # Once may be the turn of a step in which nothing is due.
 _LEAST = 2
+_YET = re.compile(r"\b(?:send|publish|push|post) (?:\w{1,12} )?yet\b")
 _SOURCE = re.compile(r"\b(?:src|source|peer) ?= ?(\d{1,7})\b")
 
 
@@ -47,7 +48,7 @@ def make_left_out_sends(view: LogView) -> Iterator[Case]:
     told = [
         event
         for event in view.list_signatures("p2p.left_out")
-        if is_said(event) and not event.is_past
+        if is_said(event) and not event.is_past and not _YET.search(event.text)
     ]
     ranks = list_ranks(told)
     waiting = receiving | set(list_ranks(raised))
