@@ -134,3 +134,100 @@ def test_index_that_does_not_explain_links_that_did_not_come_is_no_cause(
     found = say(tmp_path, *lines).findings[0]
 
     assert (found.code, found.culprits.ranks) == ("H121", [])
+
+
+BEGUN = " > building shuffle index with split [0, 7204431) and [7204431, 7204431) ..."
+HEAD = " > WARNING: could not find index map files, building the indices on rank 0 ..."
+BARRIER = (
+    "[rank{0}]:[E ProcessGroupNCCL.cpp:629] [Rank {0}] Watchdog caught collective operation "
+    "timeout: WorkNCCL(SeqNum={1}, OpType={2}, NumelIn={3}, NumelOut={3}, Timeout(ms)=600000) ran "
+    "for 600011 milliseconds before timing out."
+)
+
+
+def give_up(*ranks: int, seq: int = 1, op: str = "ALLREDUCE", size: int = 1) -> list[str]:
+    return [BARRIER.format(rank, seq, op, size) for rank in ranks]
+
+
+@pytest.mark.parametrize("op", ["ALLREDUCE", "BARRIER"])
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("mark", ["", "0: ", "[default0]:", "[rank0]:"])
+@pytest.mark.parametrize("begun", [BEGUN, "> Building the sample index for the blend"])
+def test_index_whose_next_part_begins_after_others_gave_up_is_the_cause(
+    tmp_path: Path, begun: str, mark: str, form: str, op: str
+) -> None:
+    lines = [HEAD, form.format("doc-idx", "310.2"), form.format("sample-idx", "105.9")]
+    found = say(
+        tmp_path, *(mark + line for line in lines), *give_up(5, 6, op=op), mark + begun
+    ).findings[0]
+
+    assert (found.code, found.culprits.ranks, found.victims.ranks) == ("H117", [0], "5-6")
+    assert "416 s" in found.summary
+
+
+PART = FORMS[0].format("doc-idx", "410.2")
+SHORT = FORMS[0].format("doc-idx", "41.2")
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [HEAD, PART, BEGUN, *give_up(5)],
+        [HEAD, SHORT, *give_up(5), BEGUN],
+        [HEAD, PART, *give_up(5, size=4096), BEGUN],
+        [HEAD, PART, *give_up(5, seq=18233), BEGUN],
+        [HEAD, PART, *give_up(5, op="ALLGATHER"), BEGUN],
+        [HEAD, PART, *give_up(5), HEAD, BEGUN],
+        [HEAD, PART, *give_up(5), "the shuffle index is next: building shuffle index"],
+        [HEAD, "0:" + PART, "0:" + BEGUN, *give_up(0, 5), "0:" + BEGUN],
+        [HEAD, *give_up(5), BEGUN],
+        [f"[rank0]:{HEAD}", f"[rank0]:{PART}", *give_up(0, 5), f"[rank0]:{BEGUN}"],
+        [HEAD, PART, *give_up(5), "print(' > building shuffle index with split [0, 1)')"],
+    ],
+    ids=[
+        *("before", "short", "large", "late in the run", "another op", "anew", "words", "again"),
+        *("no times", "waits itself", "source"),
+    ],
+)
+def test_index_that_is_not_seen_to_be_under_way_is_no_cause(
+    tmp_path: Path, lines: list[str]
+) -> None:
+    assert not any(one.code == "H117" for one in say(tmp_path, *lines).findings)
+
+
+def test_rank_that_gave_up_does_not_build(tmp_path: Path) -> None:
+    found = say(tmp_path, HEAD, PART, *give_up(0, 5), BEGUN).findings[0]
+
+    assert found.culprits.ranks == []
+
+
+PARTS = [
+    ("blend 1/4 done after 350.2 s", "blend 2/4 done after 290.9 s, next: books"),
+    ("corpus 3/8 finished in 401 sec", "corpus 4/8 finished in 777 sec"),
+    ("dataset 1/2 indexed after 120.0 s", "dataset 2/2 indexed after 610.5 s"),
+]
+
+
+@pytest.mark.parametrize("mark", ["[rank0] ", "0: ", ""])
+@pytest.mark.parametrize("parts", PARTS)
+def test_parts_of_a_blend_that_took_longer_than_the_limit_are_the_cause(
+    tmp_path: Path, parts: tuple[str, str], mark: str
+) -> None:
+    found = say(tmp_path, mark + parts[0], *give_up(6, 7), mark + parts[1]).findings[0]
+
+    assert (found.code, found.victims.ranks) == ("H117", "6-7")
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ["[rank0] blend 1/4 done after 650.2 s", *give_up(6)],
+        ["[rank0] blend 1/4 done after 50.2 s", *give_up(6), "[rank0] blend 2/4 done after 60 s"],
+        [*give_up(6), "[rank0] dataset 2/4 done after 900.1 s, accuracy 0.81"],
+        [*give_up(6), "[rank6] blend 2/4 done after 900.1 s"],
+        [*give_up(6), "[rank0] epoch 2/4 done after 900.1 s"],
+    ],
+    ids=["before", "short", "of an evaluation", "of who waits", "an epoch"],
+)
+def test_parts_that_kept_nobody_are_no_cause(tmp_path: Path, lines: list[str]) -> None:
+    assert not any(one.code == "H117" for one in say(tmp_path, *lines).findings)

@@ -131,3 +131,100 @@ def test_ranks_of_parts_of_the_job_are_no_ranks(tmp_path: Path) -> None:
     waits = [WATCHDOG.format(rank, 777, "ALLTOALL_BASE") for rank in ODD]
 
     assert not list_splits(say(tmp_path, *told, *waits))
+
+
+SEATS = [
+    "[ep {0}] layer 3 input_splits={1} output_splits={2}",
+    "ep_rank={0} step 90: send={1} recv={2}",
+]
+SPANS = ["[rank{0}]: layer 3 send splits to [0..3] = {1}  recv splits from [0..3] = {2}"]
+
+
+def wrong(sender: int = 3, receiver: int = 2, by: int = 9) -> Lists:
+    lists = uneven()
+    lists[sender][0][receiver] += by
+    return lists
+
+
+def wait(*ranks: int, seq: int = 777) -> list[str]:
+    return [WATCHDOG.format(rank, seq, "ALLTOALL_BASE") for rank in ranks]
+
+
+@pytest.mark.parametrize("form", SEATS)
+def test_seats_that_do_not_fit_are_told_and_no_ranks(tmp_path: Path, form: str) -> None:
+    told = [form.format(seat, *lists) for seat, lists in wrong().items()]
+    finding = first_of(say(tmp_path, *told, *wait(8, 11)))
+
+    assert (finding.name, finding.culprits.ranks) == ("split-mismatch", [])
+    assert "3 sends 319 to ep 2 in an all-to-all, which expects 310" in finding.summary
+    assert "pair" not in finding.details
+    assert finding.victims.ranks == "8,11"
+
+
+@pytest.mark.parametrize(
+    ("form", "ranks"),
+    [*((form, (1, 2)) for form in SPANS), *((FORMS["megatron"], (0, 1, 2)),)],
+    ids=["span", "first ones"],
+)
+def test_part_of_a_group_whose_lists_link_is_compared(
+    tmp_path: Path, form: str, ranks: tuple[int, ...]
+) -> None:
+    lists = wrong(1, 2)
+    told = [form.format(rank, *lists[rank]) for rank in ranks]
+    finding = first_of(say(tmp_path, *told, *wait(*ranks)))
+
+    assert (finding.name, finding.culprits.ranks) == ("split-mismatch", [])
+    assert finding.details["pair"] == [1, 2]
+
+
+def test_ranks_that_tell_one_list_only_are_compared(tmp_path: Path) -> None:
+    lists = wrong(0, 2)
+    told = [
+        f"[rank0]: layer 3 send_splits={lists[0][0]}",
+        f"[rank1]: layer 3 send_splits={lists[1][0]} recv_splits={lists[1][1]}",
+        f"[rank2]: layer 3 recv_splits={lists[2][1]}",
+    ]
+    finding = first_of(say(tmp_path, *told, *wait(0, 2)))
+
+    assert finding.details["pair"] == [0, 2]
+
+
+MEGATRON, SEAT, SPAN = FORMS["megatron"], SEATS[0], SPANS[0]
+OTHERS = {rank: [lists[0][::-1], lists[1]] for rank, lists in uneven().items()}
+
+
+@pytest.mark.parametrize(
+    ("form", "lists", "ranks"),
+    [
+        (SEAT, uneven(), (0, 1, 2, 3)),
+        (SEAT, ODD, (0, 1, 2, 3)),
+        (SEAT, OTHERS, (0, 1, 2, 3)),
+        (SEAT, wrong(2, 2), (0, 1, 2, 3)),
+        (SEAT, wrong(), (0, 2, 3)),
+        (SEAT, wrong(), (0, 1, 2, 3, 0, 1, 2, 3)),
+        (SEAT.replace("layer 3 ", ""), wrong(), (0, 1, 2, 3)),
+        (MEGATRON, uneven(), (0, 1, 2)),
+        (MEGATRON, wrong(1, 2), (1, 2)),
+        (MEGATRON, wrong(1, 2), (1, 2, 3)),
+        (MEGATRON, OTHERS, (0, 1, 2)),
+        (SPAN, uneven(), (1, 2)),
+        (SPAN, OTHERS, (1, 2)),
+        (SPAN.replace("0..3", "4..7"), wrong(1, 2), (1, 2)),
+        (SPAN.replace("0..3", "0..7"), wrong(1, 2), (1, 2)),
+    ],
+)
+def test_lists_that_no_others_link_are_not_compared(
+    tmp_path: Path, form: str, lists: Lists, ranks: tuple[int, ...]
+) -> None:
+    told = [form.format(rank, *lists[rank]) for rank in ranks]
+
+    assert not list_splits(say(tmp_path, *told, *wait(0, 1)))
+
+
+def test_part_of_a_group_needs_one_wait_for_one_call(tmp_path: Path) -> None:
+    told = [SPAN.format(rank, *wrong(1, 2)[rank]) for rank in (1, 2)]
+
+    assert not list_splits(say(tmp_path, *told))
+    assert not list_splits(say(tmp_path, *told, *wait(1), *wait(2, seq=778)))
+    later = told[1].replace("layer 3", "layer 4")
+    assert not list_splits(say(tmp_path, told[0], later, *wait(1, 2)))

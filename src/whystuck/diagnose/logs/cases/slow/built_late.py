@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from whystuck.diagnose import codes
 from whystuck.diagnose.algorithms.failures.causes import is_timeout
@@ -27,6 +27,8 @@ _WHOLE = 100
 _AFTER = re.compile(r"\bafter (\d{1,12}) ?ms\b")
 # What has taken this share of a limit is what kept the ranks until it.
 _LONG = 0.5
+# Ranks that wait for the data have called few operations before.
+_FIRST = 64
 _PREPARE = "prepare the data before the job, or on all ranks, or behind a longer limit"
 # What HCCL waits when it makes its links, where nothing tells another limit.
 _HCCL_LIMIT_S = 120.0
@@ -112,6 +114,7 @@ def _make_given_up(view: LogView) -> Iterator[Case]:
 
     What was built after they gave up was under way when they did. All that was built one after the
     other took longer than their limit, so that the wait had to end there, whoever else was late.
+    Where the next part begins only then, what came before it took most of the limit already.
     """
     waits = _list_waits(view)
     built = [event for event in view.list_signatures("progress.built") if not event.is_past]
@@ -119,19 +122,23 @@ def _make_given_up(view: LogView) -> Iterator[Case]:
         return
     limit = min(seconds for _, seconds in waits)
     events = [event for event, _ in waits]
-    last = built[-1]
+    last = _find_begun(view, built[-1], events) or built[-1]
     own = [event for event in built if (event.artifact, event.rank) == (last.artifact, last.rank)]
-    total = sum(float(event.groups["sec"]) for event in own)
+    total = sum(_read_seconds(event) for event in own)
     is_late = any(_is_after(last, event) for event in events)
-    if not is_late or total < limit or (last.rank >= 0 and last.rank in list_ranks(events)):
+    least, more = (limit, "") if last is built[-1] else (_LONG * limit, " and went on below")
+    if not is_late or total < least or (last.rank >= 0 and last.rank in list_ranks(events)):
         return
+    owner = _find_builder(view, own[0], events)
     yield Case(
         code=codes.SETUP_SLOW,
         summary=f"ranks waited until a time limit of {limit:g} s while indices of the data were "
-        f"built, which took {total:.0f} s: the job was alive, and the limit was shorter than that",
+        f"built, which took {total:.0f} s{more}: the job was alive, and the limit was shorter "
+        "than that",
         tier=BUSY,
+        ranks=owner,
         victims=list_ranks(events),
-        lines=(*own[-3:], *events)[:_MAX_LINES],
+        lines=(*own[-3:], *((last,) if last not in own else ()), *events)[:_MAX_LINES],
         exceptions=find_exceptions(view, events),
         time=find_time(events),
         confidence=Confidence.LIKELY,
@@ -141,6 +148,55 @@ def _make_given_up(view: LogView) -> Iterator[Case]:
             _BEFORE,
         ),
     )
+
+
+def _find_begun(view: LogView, built: LogEvent, waits: Sequence[LogEvent]) -> LogEvent | None:
+    """Return the part of the same index that began after ranks gave up their first step.
+
+    Ranks wait for an index in an operation of one number. Behind a restart, all begins anew.
+    """
+    begun = [
+        one
+        for one in view.list_signatures("progress.part_begun")
+        if is_said(one) and _is_below(one, (built.artifact, built.row)) and one.rank == built.rank
+    ]
+    is_first = all(_is_barrier(one) for one in waits)
+    if not begun or not is_first or not all(_is_below(begun[-1], _place(one)) for one in waits):
+        return None
+    heads = list(view.list_signatures("progress.building"))
+    # Of lines that are alike, only the first one is kept.
+    is_anew = any(one.count > 1 or _is_below(one, _place(built)) for one in heads)
+    if is_anew or any(one.attempt != begun[-1].attempt for one in waits):
+        return None
+    return begun[-1]
+
+
+def _is_barrier(wait: LogEvent) -> bool:
+    """Return whether a rank waited in one of its first operations, which has one number or none."""
+    op, seq = (wait.groups.get("op") or "").upper(), wait.groups.get("seq") or ""
+    is_short = op == "BARRIER" or (op == "ALLREDUCE" and wait.groups.get("nin") == "1")
+    return is_short and seq.isdecimal() and int(seq[:18]) <= _FIRST
+
+
+def _find_builder(view: LogView, first: LogEvent, waits: Sequence[LogEvent]) -> tuple[int, ...]:
+    """Return the one rank that says in the same log that it builds what was built, if it may."""
+    heads = [
+        one
+        for one in view.list_signatures("progress.building")
+        if is_said(one) and _is_below(first, _place(one))
+    ]
+    ranks = {int(one.groups["who"]) for one in heads}
+    failed = {one.rank for one in view.exceptions if not is_timeout(one)} | view.ended_ranks
+    is_one = len(ranks) == 1 and first.rank in {-1, *ranks}
+    return tuple(ranks) if is_one and not ranks & (failed | set(list_ranks(waits))) else ()
+
+
+def _read_seconds(built: LogEvent) -> float:
+    return float(built.groups.get("sec") or built.groups["part_sec"])
+
+
+def _place(event: LogEvent) -> tuple[str, int]:
+    return event.artifact, event.row
 
 
 def _list_waits(view: LogView) -> list[tuple[LogEvent, float]]:

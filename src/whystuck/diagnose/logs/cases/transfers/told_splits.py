@@ -6,7 +6,7 @@ What a rank gives to another one has to be what that one takes from it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from whystuck.diagnose import codes
@@ -59,16 +59,88 @@ class _Pair:
 
 def make_told_splits(view: LogView) -> Iterator[Case]:
     """Make the case of ranks whose splits do not fit, in the last call that each of them tells."""
-    calls = _read_calls(view)
+    calls = _read_calls(view, _find_rank)
     last = {rank: told[-1] for rank, told in calls.items()}
     waits = _list_waits(view)
     if not _is_one_call(calls, waits) or not (waits or _is_shown_in_one(view)):
+        yield from _make_partly_told(view, waits)
         return
     pairs = _compare(last)
     odd, why = _blame(pairs, calls)
     # Where many differ, with nobody in common, the lists are hardly of one call of one group.
-    if not pairs or (not odd and len(pairs) > len(last) // 2):
+    if pairs and (odd or len(pairs) <= len(last) // 2):
+        yield _tell(last, pairs, waits, odd=odd, why=why)
+
+
+def _make_partly_told(view: LogView, waits: Sequence[LogEvent]) -> Iterator[Case]:
+    """Make the case of splits of which some ranks tell some, or that have no ranks but seats.
+
+    That these are of one call of one group is known by the others, which fit.
+    """
+    numbers = {_read_seq(event) for event in waits}
+    if len(numbers) != 1:
         return
+    ranks, seats = (_read_calls(view, find, is_part=True) for find in (_find_rank, _find_seat))
+    calls = ranks or seats
+    last = {rank: told[-1] for rank, told in calls.items()}
+    names = {call.name for call in last.values()}
+    first = _find_first(last, is_whole=not ranks)
+    if len(last) < _LEAST or first is None or len(names) != 1 or "" in names:
+        return
+    # Seats of several groups tell the same call once for each group.
+    if not ranks and any(sum(one.name in names for one in told) > 1 for told in calls.values()):
+        return
+    parts = {call.event.groups["part"] for call in last.values()} if not ranks else {"rank"}
+    pairs = _compare_partly(last, first)
+    if pairs and len(parts) == 1:
+        yield _tell(last, pairs, waits, part=parts.pop())
+
+
+def _find_first(last: Mapping[int, _Call], *, is_whole: bool) -> int | None:
+    """Return the rank of the first place in the lists: all are of one length, and tell their ranks.
+
+    Where they do not, ranks from 0 on without a gap are the first ones of their group.
+    """
+    lists = [one for call in last.values() for one in call.sizes if one]
+    spans = {call.event.groups["span"] for call in last.values()}
+    size = len(lists[0]) if lists else 0
+    if any(len(one) != size or len(set(one)) <= size // 2 for one in lists) or len(spans) != 1:
+        return None
+    first, _, end = spans.pop().partition(" ")
+    if first:
+        is_fit = int(end) - int(first) + 1 == size
+        return int(first) if is_fit and int(first) <= min(last) and max(last) <= int(end) else None
+    is_fit = len(last) == size if is_whole else len(last) < size
+    return 0 if is_fit and set(last) == set(range(len(last))) else None
+
+
+def _compare_partly(last: Mapping[int, _Call], first: int) -> list[_Pair]:
+    """List the pairs that do not fit, if those that do fit link all that tell their splits."""
+    told = [
+        _Pair(sender, to, given[to - first], taken[sender - first])
+        for sender in sorted(last)
+        for to in sorted(last)
+        if (given := last[sender].given) and (taken := last[to].taken)
+    ]
+    fits = [one for one in told if one.sent == one.expected and one.sender != one.receiver]
+    pairs = [one for one in told if one.sent != one.expected]
+    linked = {min(last)}
+    for _ in last:
+        linked |= {end for one in fits if one.ends & linked for end in one.ends}
+    is_odd = len(pairs) > len(fits) or any(one.sender == one.receiver for one in pairs)
+    return [] if is_odd or linked != set(last) else pairs
+
+
+def _tell(
+    last: Mapping[int, _Call],
+    pairs: Sequence[_Pair],
+    waits: Sequence[LogEvent],
+    *,
+    odd: tuple[int, ...] = (),
+    why: str = "",
+    part: str = "rank",
+) -> Case:
+    """Tell of the pairs that do not fit; seats in a ``part`` of the job are no ranks."""
     first = pairs[0]
     ends = sorted(frozenset[int]().union(*(pair.ends for pair in pairs)))
     more = f" (and {len(pairs) - 1} more pairs)" if len(pairs) > 1 else ""
@@ -78,50 +150,63 @@ def make_told_splits(view: LogView) -> Iterator[Case]:
         else ("which of the two is wrong cannot be told")
     )
     lines = [last[rank].event for rank in (*odd, *(one for one in ends if one not in odd))]
-    yield Case(
+    are_ranks = part == "rank"
+    others = set(last) - set(odd) if are_ranks else {one.rank for one in waits} - {-1}
+    told = [[one.sender, one.receiver, one.sent, one.expected] for one in pairs[:_MAX_PAIRS]]
+    return Case(
         code=codes.SPLIT_MISMATCH,
-        summary=f"rank {first.sender} sends {first.sent} to rank {first.receiver} in an "
+        summary=f"{part} {first.sender} sends {first.sent} to {part} {first.receiver} in an "
         f"all-to-all, which expects {first.expected}{more}; {which}",
         tier=PARTED - 1,
         ranks=odd,
-        victims=tuple(sorted(last.keys() - set(odd))),
+        victims=tuple(sorted(others)),
         lines=(*lines, *waits)[:_MAX_LINES],
         time=find_time(waits),
         confidence=Confidence.LIKELY,
         details={
-            "pair": [first.sender, first.receiver],
+            **({"pair": [first.sender, first.receiver]} if are_ranks else {}),
             "sent": first.sent,
             "expected": first.expected,
             "group": "",
             "sequence": max((_read_seq(event) for event in waits), default=0),
-            "pairs": [
-                [pair.sender, pair.receiver, pair.sent, pair.expected]
-                for pair in pairs[:_MAX_PAIRS]
-            ],
+            **({"pairs": told} if are_ranks else {}),
         },
-        scope=frozenset(last),
+        scope=frozenset(last) if are_ranks else frozenset(others),
     )
 
 
-def _read_calls(view: LogView) -> dict[int, list[_Call]]:
-    """Return the calls of which each rank tells both lists."""
+def _find_rank(event: LogEvent) -> int:
+    return int(event.groups["own"]) if event.groups["own"] else event.rank
+
+
+def _find_seat(event: LogEvent) -> int:
+    seat = event.groups["seat"]
+    return int(seat) if seat and _find_rank(event) < 0 else -1
+
+
+def _read_calls(
+    view: LogView, find_owner: Callable[[LogEvent], int], *, is_part: bool = False
+) -> dict[int, list[_Call]]:
+    """Return the calls of which each rank tells both lists, or with ``is_part`` the last one."""
     calls: dict[int, list[_Call]] = {}
-    begun: dict[int, tuple[str, dict[str, _Sizes]]] = {}
+    begun: dict[int, tuple[LogEvent, dict[str, _Sizes]]] = {}
     for event in sorted(
         view.list_signatures("table.splits"), key=lambda one: (one.artifact, one.row)
     ):
-        groups = event.groups
-        rank = int(groups["own"]) if groups["own"] else event.rank
+        groups, rank = event.groups, find_owner(event)
         if rank < 0:
             continue
-        name, lists = begun.get(rank, ("", {}))
-        lists = lists if name == groups["call"] else {}
+        before, lists = begun.get(rank, (event, {}))
+        lists = lists if before.groups["call"] == groups["call"] else {}
         lists[groups["way"]] = tuple(int(size) for size in groups["sizes"].split())
-        begun[rank] = groups["call"], lists
+        begun[rank] = event, lists
         if len(lists) == 2:  # noqa: PLR2004 - what is given and what is taken
             call = _Call(groups["call"], lists["given"], lists["taken"], event)
             calls.setdefault(rank, []).append(call)
             del begun[rank]
+    for rank, (event, lists) in begun.items() if is_part else ():
+        call = _Call(event.groups["call"], lists.get("given", ()), lists.get("taken", ()), event)
+        calls.setdefault(rank, []).append(call)
     return calls
 
 

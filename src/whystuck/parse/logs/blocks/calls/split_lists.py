@@ -20,7 +20,9 @@ SPLIT_MARKS = (
 )
 _LIST = re.compile(
     r"(?<![a-z])(?P<way>in|input|send|out|output|recv|receive)"
-    r"(?:[_ ]?(?:splits?(?:[_ ]?sizes)?|counts))?\s?[=:]?\s?(?:tensor\()?"
+    r"(?:[_ ]?(?:splits?(?:[_ ]?sizes)?|counts))?"
+    r"(?: (?:to|from) (?:ranks? )?(?P<span>\[\d{1,7}(?:\.{2,3}|-)\d{1,7}\]))?"
+    r"\s?[=:]?\s?(?:tensor\()?"
     r"[\[(](?P<sizes>\d{1,12}(?:[, ] {0,8}\d{1,12}){1,1023})[\])]",
     re.IGNORECASE,
 )
@@ -30,6 +32,10 @@ _RANK = re.compile(
     r"(?P<part>\b(?:ep|tp|dp|pp|cp|sp|local|group|expert|node)[ _-]?)?"
     r"(?<![a-z])(?:rank[ _=:#]{0,2}|r)(?P<rank>\d{1,7})\b",
     re.IGNORECASE,
+)
+# A seat in a part of the job, of a line that has no rank.
+_SEAT = re.compile(
+    r"\b(?P<kind>ep|tp|cp|sp)(?:[ _-]?rank|r)?[ _=:#]{0,2}(?P<seat>\d{1,6})\b", re.IGNORECASE
 )
 # Which call it is.
 _COUNTED = re.compile(
@@ -45,13 +51,19 @@ class SplitReader:
     is_open = False
 
     def read(self, line: LogLine, row: int, *, is_mark: bool) -> Iterator[TabledSeen]:
-        """Take a line; yield each list in it, with the rank that it is of and which call it is."""
+        """Take a line; yield each list in it, with the rank that it is of and which call it is.
+
+        The ``span`` is of the ranks that it is about, where it tells them: `0 3`. The ``seat`` is
+        that in a group of the kind ``part``.
+        """
         lists = list(_LIST.finditer(line.text)) if is_mark else []
         if not lists:
             return
         before = line.text[: lists[0].start()]
         named = {match["rank"] for match in _RANK.finditer(before) if not match["part"]}
         own = named.pop() if len(named) == 1 else ""
+        seats = {(one["kind"].lower(), one["seat"]) for one in _SEAT.finditer(before)}
+        part, seat = seats.pop() if len(seats) == 1 else ("", "")
         call = " ".join(_COUNTED.findall(_RANK.sub(" ", before))).lower()
         for match in lists:
             groups = {
@@ -59,5 +71,8 @@ class SplitReader:
                 "way": "given" if match["way"].lower() in _GIVEN else "taken",
                 "sizes": " ".join(re.findall(r"\d+", match["sizes"])),
                 "call": call,
+                "part": part,
+                "seat": seat,
+                "span": " ".join(re.findall(r"\d+", match["span"] or "")),
             }
             yield TabledSeen("table.splits", row, line, groups)

@@ -39,7 +39,7 @@ _NUMBER = re.compile(
 )
 _VERB = re.compile(
     r"\b(?P<send>i?send(?:s|ing)?|(?P<sent>sent))(?![a-z0-9])"
-    r"|\b(?P<recv>i?recvs?|receiv(?:es?|ing)|got|(?P<came>i?recvd|received))(?![a-z0-9])"
+    r"|\b(?P<recv>i?recvs?|receiv(?:es?|ing)|(?P<came>i?recvd|received|got))(?![a-z0-9])"
     r"|\b(?P<wait>waits?|waiting|blocked)\b",
     re.IGNORECASE,
 )
@@ -56,7 +56,7 @@ _OVER = re.compile(
 _OPEN = re.compile(r"(?:\.\.|…)\s{0,8}$")
 # A micro-batch that is told to go no further.
 _LEFT_OUT = re.compile(
-    r"\b(?:(?:not|never|nothing) (?:forward(?:ed)?|sent|to send|passed|computed|needed)"
+    r"\b(?:(?:not|never|nothing) (?:forward(?:ed)?|sent|sending|to send|passed|computed|needed)"
     r"|(?:isn't|wasn't|won't be|not being) (?:forwarded|sent)|skip(?:s|ped|ping)?"
     r"|drop(?:s|ped|ping)?|discard(?:s|ed|ing)?|ignor(?:es?|ed|ing)"
     r"|(?:no|without|w/o)(?: an?| the)? (?:send|forward|backward|bwd)(?! (?:yet|sync|hook)))\b"
@@ -73,6 +73,7 @@ _OWN = re.compile(
 # Notes in one line, and what a rank does now, behind them: `mb 5 sent  mb 6 sent  -> waiting`.
 _BETWEEN = re.compile(
     r"\s\|\s?|;\s|(?:\s{2,8}|,\s)(?=(?:mb|micro[-_ ]?batch|ubatch)[ =:#_]{0,2}\d)"
+    r"|,\s(?=(?:got|received|sent|waiting (?:for|on)) (?:mb|micro[-_ ]?batch|ubatch)[ =:#_]{0,2}\d)"
     r"|\s{1,8}(?:-+>|=+>|→)\s(?=(?:wait|block|stuck|hang))"
 )
 _DONE = re.compile(
