@@ -18,6 +18,7 @@ from whystuck.parse.logs.blocks.calls.recorder_stacks import (
 )
 from whystuck.parse.logs.blocks.calls.same_rows import SAME_MARKS, SameReader
 from whystuck.parse.logs.blocks.calls.split_lists import SPLIT_MARKS, SplitReader
+from whystuck.parse.logs.blocks.calls.state_columns import STATE_MARKS, StateReader
 from whystuck.parse.logs.blocks.calls.transfer_notes import NOTE_MARKS, TransferReader
 from whystuck.parse.logs.blocks.exit_status import STATUS_MARKS, StatusReader
 from whystuck.parse.logs.blocks.launch_rows import LAUNCH_MARKS, LaunchReader
@@ -103,6 +104,7 @@ _READERS: tuple[tuple[tuple[bytes, ...], Callable[[], RowReader]], ...] = (
     (FORMULA_MARKS, FormulaReader),
     (COUNTER_MARKS, CounterReader),
     (COLUMN_MARKS, ColumnReader),
+    (STATE_MARKS, StateReader),
     (NOTE_MARKS, TransferReader),
     (BATCH_MARKS, BatchReader),
     (NONE_MARKS, NoneReader),
