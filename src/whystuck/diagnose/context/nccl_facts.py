@@ -130,6 +130,8 @@ def read_nccl_facts(view: LogView) -> NcclFacts:
                 facts.settings.setdefault(setting, []).append(event)
             case "nccl.nodes":
                 facts.node_count = max(facts.node_count, int(get("nodes") or 0))
+            case "paste.node_alone":
+                facts.node_count = max(facts.node_count, 2)
     return facts
 
 

@@ -30,7 +30,9 @@ class PeerToPeerBlocked(NcclRule):
     `details.pairs` are the devices, `details.setting` the variable. Or a kernel log has faults of
     the IOMMU (`DMAR: [DMA Write] Request device`, `AMD-Vi: Event logged [IO_PAGE_FAULT`): the
     `details.devices` are theirs. Or `lspci -vvv` shows ACS with redirection (`ReqRedir+`) on a
-    host whose first collectives did not end. These two are taken as why ranks wait. Or CUDA refuses
+    host whose first collectives did not end. These two are taken as why ranks wait. So is a job
+    that stands still once NCCL is up (`via P2P/`), where who pasted its log shows or says that it
+    runs with `NCCL_P2P_DISABLE=1`. Or CUDA refuses
     it to a process (`peer access is not supported between these two devices`).
 
     The check `p2p` asks the driver of NVIDIA or AMD for each pair of devices. It tells of access

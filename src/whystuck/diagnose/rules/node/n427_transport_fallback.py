@@ -27,7 +27,8 @@ class TransportFallback(NcclRule):
     although a library or a setting for InfiniBand was looked for (`Failed to open libibverbs`,
     `NCCL_IB_HCA`), or the same hosts used InfiniBand in another run; and `GPU Direct RDMA
     Disabled`. `details.kind` is socket or no-gpudirect. That a job has several hosts is known by
-    its logs, by `nNodes 2` or by `via NET/Socket`.
+    its logs, by `nNodes 2`, by `via NET/Socket`, or by who pasted a log and compares its pace
+    with that of one host alone.
 
     ## False alarms
 

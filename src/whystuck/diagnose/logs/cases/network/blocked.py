@@ -47,6 +47,10 @@ def make_blocked(view: LogView) -> Iterator[Case]:
     if faults and not is_before_boot(view, faults):
         yield _make_fault(view, faults)
         return
+    trials = list(view.list_signatures("table.p2p_trial"))
+    if trials and trials[-1].groups["went"]:
+        yield _make_trial(trials[-1])
+        return
     acs = [event for event in view.list_signatures("pcie.acs_on") if is_said(event)]
     if acs and _hangs_early(view) and not any(view.list_signatures("nccl.p2p_off")):
         yield _make_acs(acs)
@@ -111,6 +115,19 @@ def _make_acs(acs: list[LogEvent]) -> Case:
         tier=_TIER,
         nodes=nodes,
         lines=tuple(acs[:_MAX_LINES]),
+        confidence=Confidence.LIKELY,
+        details={"pairs": [], "setting": "", "devices": []},
+    )
+
+
+def _make_trial(trial: LogEvent) -> Case:
+    """Make the case of a job that stood still, and runs where devices take another way."""
+    return Case(
+        code=codes.P2P_BLOCKED,
+        summary="NCCL sends directly between devices and the job stands still; without that "
+        "(NCCL_P2P_DISABLE=1) it runs: what devices send to each other does not arrive",
+        tier=_TIER,
+        lines=(trial,),
         confidence=Confidence.LIKELY,
         details={"pairs": [], "setting": "", "devices": []},
     )

@@ -20,6 +20,8 @@ from whystuck.evidence.ranks import name_ranks
 
 _MAX_LINES = 6
 _ENDS = ("progress.file_done", "progress.saved", "progress.took")
+# DeepSpeed's first rank writes this one, and says so before.
+_OF_FIRST = "mp_rank_00_model_states.pt"
 # What stands behind the name of a file until all of it is there.
 _UNDONE = (".tmp", ".part", ".partial", ".incomplete", ".temp")
 
@@ -44,6 +46,8 @@ def make_growing_saves(view: LogView) -> Iterator[Case]:
     told = _list_begun(view, growth.file)
     named = {find_saver(event) for event in (*told, growth.last)} - {-1}
     named |= {writer} if writer is not None else set()
+    announced = () if named else _list_announced(view, told, growth.file)
+    named |= {find_saver(event) for event in announced} - {-1}
     savers = tuple(named) if len(named) == 1 else ()
     if named & waiting:
         return
@@ -59,7 +63,7 @@ def make_growing_saves(view: LogView) -> Iterator[Case]:
         tier=BUSY,
         ranks=savers,
         victims=victims,
-        lines=(*told[-1:], growth.last, *lines)[:_MAX_LINES],
+        lines=(*announced[-1:], *told[-1:], growth.last, *lines)[:_MAX_LINES],
         exceptions=raised,
         time=find_time(lines, raised),
         confidence=Confidence.LIKELY if savers else Confidence.POSSIBLE,
@@ -98,6 +102,26 @@ def _list_begun(view: LogView, file: str) -> list[LogEvent]:
         for one in begun
         if not one.is_past and not any(log == one.artifact and row > one.row for log, row in ends)
     ]
+
+
+def _list_announced(view: LogView, told: Sequence[LogEvent], file: str) -> tuple[LogEvent, ...]:
+    """Return the lines of DeepSpeed's first rank that tell of the save that a file is of.
+
+    That rank writes the states of the model; each rank writes a shard of the optimizer's.
+    """
+    folders = {
+        part
+        for event in told
+        if _name(event.groups.get("file") or "") == _name(file)
+        for part in PurePosixPath(event.groups["file"]).parent.parts
+    }
+    if PurePosixPath(file).name != _OF_FIRST:
+        return ()
+    return tuple(
+        event
+        for event in view.list_signatures("progress.announced")
+        if is_said(event) and not event.is_past and event.groups["tag"] in folders
+    )
 
 
 def _name(file: str) -> str:

@@ -18,6 +18,7 @@ from whystuck.parse.logs.blocks.calls.recorder_stacks import (
 )
 from whystuck.parse.logs.blocks.calls.same_rows import SAME_MARKS, SameReader
 from whystuck.parse.logs.blocks.calls.split_lists import SPLIT_MARKS, SplitReader
+from whystuck.parse.logs.blocks.calls.state_columns import STATE_MARKS, StateReader
 from whystuck.parse.logs.blocks.calls.transfer_notes import NOTE_MARKS, TransferReader
 from whystuck.parse.logs.blocks.exit_status import STATUS_MARKS, StatusReader
 from whystuck.parse.logs.blocks.launch_rows import LAUNCH_MARKS, LaunchReader
@@ -37,6 +38,7 @@ from whystuck.parse.logs.blocks.machines.shm_rows import SHM_MARKS, ShmReader
 from whystuck.parse.logs.blocks.machines.storage_rows import STORAGE_MARKS, StorageReader
 from whystuck.parse.logs.blocks.network.interfaces import INTERFACE_MARKS, InterfaceReader
 from whystuck.parse.logs.blocks.network.npu_links import NPU_LINK_MARKS, NpuLinkReader
+from whystuck.parse.logs.blocks.network.p2p_trials import TRIAL_MARKS, TrialReader
 from whystuck.parse.logs.blocks.network.pair_matrix import MATRIX_MARKS, MatrixReader
 from whystuck.parse.logs.blocks.network.pair_rows import PAIR_MARKS, PairReader
 from whystuck.parse.logs.blocks.network.pair_tests import PAIR_TEST_MARKS, PairTestReader
@@ -84,6 +86,7 @@ _READERS: tuple[tuple[tuple[bytes, ...], Callable[[], RowReader]], ...] = (
     (RECORDER_MARKS, RecorderReader),
     (PAIR_MARKS, PairReader),
     (PAIR_TEST_MARKS, PairTestReader),
+    (TRIAL_MARKS, TrialReader),
     (SUM_TEST_MARKS, SumTestReader),
     (VALUE_MARKS, ValueReader),
     (CALL_MARKS, CountReader),
@@ -101,6 +104,7 @@ _READERS: tuple[tuple[tuple[bytes, ...], Callable[[], RowReader]], ...] = (
     (FORMULA_MARKS, FormulaReader),
     (COUNTER_MARKS, CounterReader),
     (COLUMN_MARKS, ColumnReader),
+    (STATE_MARKS, StateReader),
     (NOTE_MARKS, TransferReader),
     (BATCH_MARKS, BatchReader),
     (NONE_MARKS, NoneReader),
