@@ -88,6 +88,13 @@ RAISED = [
             id="hangs later in words",
         ),
         pytest.param(
+            [*set_up(), STOPPED["hangs"], *WENT["command"], "then it stops at epoch 2 as before"],
+            id="stops later",
+        ),
+        pytest.param(
+            [*set_up(), STOPPED["hangs"], WENT["command"][0] + "  # the same", *STEPS], id="note"
+        ),
+        pytest.param(
             [*set_up(), STOPPED["hangs"], "$ NCCL_P2P_DISABLE=0 torchrun t.py", *STEPS], id="zero"
         ),
         pytest.param(

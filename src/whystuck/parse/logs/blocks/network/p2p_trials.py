@@ -48,6 +48,11 @@ _OPEN = re.compile(
     r"|another|last|before|yesterday|used to|used|around|workaround|expected)\b|\?",
     re.IGNORECASE,
 )
+# What is said behind a trial that ends as the run before it did.
+_AGAIN = re.compile(
+    r"\b(?:stops|stopped|stalls|stalled|as before|again|same (?:thing|here|hang|problem)|no help"
+    r"|(?:does|did)(?:n't| not) help|timed? ?out|timeout)\b"
+)
 _STEP = re.compile(
     r"\b(?:epoch|step|iter|iteration)[ :=/]{0,3}(?P<step>\d{1,9})\b.{0,80}\bloss\b"
     r"|(?P<bar>\d{1,9})/\d{1,9} \[\d{1,4}:\d\d",
@@ -83,6 +88,8 @@ class TrialReader:
             yield from self._try(line, row)
         elif (step := _STEP.search(text)) is not None:
             yield from self._step(int(step["step"] or step["bar"]))
+        elif self._is_tried and _AGAIN.search(text):
+            yield from self._take_back(line, row)
         elif _has_stopped(text):
             yield from self._take_back(line, row)
             self._has_stopped = True
@@ -94,7 +101,10 @@ class TrialReader:
         if not (self._has_way and self._is_up) or self._has_moved:
             return
         command = _COMMAND.match(line.text)
-        if command is not None and (not command["rest"] or _STARTED.search(command["rest"])):
+        rest, _, note = command["rest"].partition("#") if command is not None else ("", "", "")
+        if _OPEN.search(note):
+            return
+        if command is not None and (not rest.strip() or _STARTED.search(rest)):
             self._is_tried, self._steps = self._has_stopped, []
             self._trial = TabledSeen("table.p2p_trial", row, line, {"went": "1"})
         elif self._has_stopped and _goes_well(line.text):
