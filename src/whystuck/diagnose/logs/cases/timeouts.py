@@ -61,10 +61,8 @@ def make_timeouts(view: LogView) -> Iterator[Case]:
     tail = f"; they name {name_ranks(named)}" if named else "; who was missing is not known"
     if not named and len(waiting) > 1 and set(waiting) == view.ranks == set(range(len(waiting))):
         tail = ": none of them is missing, and why it did not end is not in the logs"
-        calls = {key for event in events if (key := _name_call(event))}
-        if len(calls) > 1 and set(list_ranks(events)) == set(waiting):
-            what = " and ".join(sorted(calls)[:_MAX_CALLS])
-            tail = ": they are in different calls, and why is not in the logs"
+        if set(list_ranks(events)) == set(waiting) and (calls := _name_calls(events)):
+            what, tail = calls, ": they are in different calls, and why is not in the logs"
     is_alone = len(heard := _list_heard(view)) == 1 and not waiting and bool(stuck)
     if is_alone:
         summary = f"the watchdog of {name_ranks(sorted(heard))} did not move; of no other rank is "
@@ -91,9 +89,11 @@ def make_timeouts(view: LogView) -> Iterator[Case]:
     )
 
 
-def _name_call(event: LogEvent) -> str:
-    op, seq = event.groups.get("op") or "", event.groups.get("seq") or ""
-    return f"{op.lower()} {seq}" if op and seq else ""
+def _name_calls(events: list[LogEvent]) -> str:
+    """Return the calls of ranks that wait in several; empty where it is one."""
+    told = [(event.groups.get("op") or "", event.groups.get("seq") or "") for event in events]
+    calls = sorted({f"{op.lower()} {seq}" for op, seq in told if op and seq})
+    return " and ".join(calls[:_MAX_CALLS]) if len(calls) > 1 else ""
 
 
 def _advise(

@@ -19,8 +19,8 @@ from whystuck.evidence.logs.lines import LogEvent
 _MAX_LINES = 6
 _LIBRARY = re.compile(r"\.so(?:\.\d+)*$")
 _OF_OTHERS = re.compile(
-    r"lib(?:torch|c10|cuda|cudart|nccl|rccl|hccl|ucc|gloo|c|m|dl|pthread|stdc\+\+|gomp|python)"
-    r"[\d.w_-]*(?:cpu|cuda|hip|python)?[\d.-]*\.so|ld-linux|_C\."
+    r"lib(?:torch|c10|cuda|nccl|rccl|hccl|ucc|gloo|pthread|stdc\+\+|gomp|python)"
+    r"|lib(?:c|m|dl|rt)(?:-\d[\d.]{0,8})?\.so|ld-linux|_C\."
 )
 
 

@@ -30,6 +30,10 @@ _RECEIVES = {"recv", "recvanysource"}
 _LEAST = 2
 _YET = re.compile(r"\b(?:send|publish|push|post) (?:\w{1,12} )?yet\b")
 _SOURCE = re.compile(r"\b(?:src|source|peer) ?= ?(\d{1,7})\b")
+_SEND_ANYHOW = (
+    "send in each round, be it an empty message, or let both ends skip it by a condition that both "
+    "know"
+)
 
 
 def make_left_out_sends(view: LogView) -> Iterator[Case]:
@@ -77,12 +81,7 @@ def make_left_out_sends(view: LogView) -> Iterator[Case]:
             "op": "recv",
             "waiting_rank": min(receiving),
         },
-        remedies=(
-            (
-                "send in each round, be it an empty message, or let both ends skip it by a "
-                "condition that both know"
-            ),
-        ),
+        remedies=(_SEND_ANYHOW,),
     )
 
 

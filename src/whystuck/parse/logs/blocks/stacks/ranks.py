@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import count
 
 from whystuck.evidence.live import StackSample
@@ -56,8 +56,7 @@ def make_stacks(
         saver, notes = _find_saver(log, events), list_notes(log, events)
         held = _list_held(log.source.part.stacks)
         for seen in log.source.part.stacks:
-            known = _find_own(index, log, seen, saver, notes)
-            known = held.get(seen.pid, known) if known == UNKNOWN_RANK else known
+            known = _find_own(index, log, seen, saver, notes, held)
             is_local = is_small and not seen.node and seen.local not in {-1, *shared}
             if known == UNKNOWN_RANK and is_local:
                 known = index.rank_of_local(log.node, seen.local, log)
@@ -133,13 +132,19 @@ def _find_rank_of_pod(log: KnownLog, node: str) -> int:
 
 
 def _find_own(
-    index: LogIndex, log: KnownLog, seen: StackSeen, saver: tuple[int, int], notes: Sequence[int]
+    index: LogIndex,
+    log: KnownLog,
+    seen: StackSeen,
+    saver: tuple[int, int],
+    notes: Sequence[int],
+    held: Mapping[int, int],
 ) -> int:
     """Return the rank that lines tell of a stack, or of its process."""
     known = _find_rank(index, log, seen)
     known = saver[1] if known == UNKNOWN_RANK and seen.pid == saver[0] else known
     known = _find_noted(seen) if known == UNKNOWN_RANK else known
-    return find_rank_above(index, log, seen, notes) if known == UNKNOWN_RANK else known
+    known = find_rank_above(index, log, seen, notes) if known == UNKNOWN_RANK else known
+    return held.get(seen.pid, known) if known == UNKNOWN_RANK else known
 
 
 def _find_noted(seen: StackSeen) -> int:
