@@ -10,15 +10,12 @@ import re
 from collections.abc import Iterator
 
 from whystuck.parse.logs.blocks.tables.tabled import TabledSeen
-from whystuck.parse.logs.lines.lines import LogLine
+from whystuck.parse.logs.lines.lines import LogLine, parse_line
 
-# NCCL writes of each channel; the first of them is enough.
-TRIAL_MARKS = (b"NCCL_P2P_DISABLE=1", b"Channel 00")
+_TRIED = b"NCCL_P2P_DISABLE=1"
 _WAY = re.compile(r"\[[0-9a-f]{1,8}\] -> \d{1,7}\[[0-9a-f]{1,8}\] via P2P/")
 # NCCL made its communicators, so that what stands still is a transfer.
 _IS_UP = re.compile(r"- Init COMPLETE\b|\bConnected all (?:rings|trees)\b")
-# How many lines may stand between what is told of one job.
-_MOST_BETWEEN = 80
 _STOPPED = re.compile(
     r"\b(?:hangs?|hanging|hung|stuck|froze|freezes|frozen|stands still|deadlocks?)\b"
     r"|\b(?:nothing|no (?:output|progress|step|new lines?)) "
@@ -60,31 +57,38 @@ _STEP = re.compile(
 )
 
 
-class TrialReader:
+def find_p2p_trials(data: bytes, row: int) -> Iterator[TabledSeen]:
+    """Find runs without direct access that went well, or ended after all.
+
+    Args:
+        data: The text.
+        row: The number of its first line.
+    """
+    if _TRIED not in data:
+        return
+    reader = _TrialReader()
+    for at, raw in enumerate(data.split(b"\n")):
+        yield from reader.read(parse_line(raw), row + at)
+
+
+class _TrialReader:
     """Follows a job that stood still, and another run of it without direct access."""
 
     def __init__(self) -> None:
-        self._left = 0
         self._has_way = self._is_up = self._has_moved = False
         self._has_stopped = self._is_tried = False
         self._trial: TabledSeen | None = None
         self._steps: list[int] = []
 
-    @property
-    def is_open(self) -> bool:
-        """Whether the next lines may tell how a run goes on."""
-        return self._left > 0
-
-    def read(self, line: LogLine, row: int, *, is_mark: bool) -> Iterator[TabledSeen]:
+    def read(self, line: LogLine, row: int) -> Iterator[TabledSeen]:
         """Take a line; yield that a run without direct access went well, or ended after all."""
         text = line.text
-        self._left = _MOST_BETWEEN if is_mark else self._left - 1
         if _WAY.search(text):
             # A run that takes this way all the same is no trial.
             self._has_way, self._is_tried = True, False
         elif _IS_UP.search(text):
             self._is_up = True
-        elif is_mark and "NCCL_P2P_DISABLE=1" in text:
+        elif _TRIED.decode() in text:
             yield from self._try(line, row)
         elif (step := _STEP.search(text)) is not None:
             yield from self._step(int(step["step"] or step["bar"]))

@@ -38,7 +38,6 @@ from whystuck.parse.logs.blocks.machines.shm_rows import SHM_MARKS, ShmReader
 from whystuck.parse.logs.blocks.machines.storage_rows import STORAGE_MARKS, StorageReader
 from whystuck.parse.logs.blocks.network.interfaces import INTERFACE_MARKS, InterfaceReader
 from whystuck.parse.logs.blocks.network.npu_links import NPU_LINK_MARKS, NpuLinkReader
-from whystuck.parse.logs.blocks.network.p2p_trials import TRIAL_MARKS, TrialReader
 from whystuck.parse.logs.blocks.network.pair_matrix import MATRIX_MARKS, MatrixReader
 from whystuck.parse.logs.blocks.network.pair_rows import PAIR_MARKS, PairReader
 from whystuck.parse.logs.blocks.network.pair_tests import PAIR_TEST_MARKS, PairTestReader
@@ -86,7 +85,6 @@ _READERS: tuple[tuple[tuple[bytes, ...], Callable[[], RowReader]], ...] = (
     (RECORDER_MARKS, RecorderReader),
     (PAIR_MARKS, PairReader),
     (PAIR_TEST_MARKS, PairTestReader),
-    (TRIAL_MARKS, TrialReader),
     (SUM_TEST_MARKS, SumTestReader),
     (VALUE_MARKS, ValueReader),
     (CALL_MARKS, CountReader),
