@@ -55,7 +55,6 @@ HF = """\
 NCCL = """\
 gpu-1:4100:9100 [0] NCCL INFO Channel 00/16 :    0   7   6   5   4   3   2   1
 gpu-1:4100:9100 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM
-gpu-1:4100:9100 [0] NCCL INFO comm 0x55d rank 0 nranks 16 cudaDev 0 busId 1000 - Init COMPLETE
 gpu-1:4100:9100 [0] NCCL INFO Channel 03/0 : 3[3] -> 4[4] via P2P/CUMEM/read
 gpu-1:4100:9100 [0] NCCL INFO Channel 03/0 : 3[3] -> 11[3] [send] via NET/IB/0/GDRDMA
 gpu-1:4100:9100 [0] NCCL INFO Trees [0] 1/-1/-1->0->-1 [1] 1/-1/-1->0->-1
