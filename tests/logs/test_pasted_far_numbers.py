@@ -30,7 +30,7 @@ def test_number_that_is_far_is_of_another_group(tmp_path: Path, other: int, grou
 
     assert (finding.code, finding.culprits.ranks) == ("C211", [])
     assert all(f"allreduce {number}" in finding.summary for number in (641, other))
-    assert "different calls" in finding.summary
+    assert "until their time limits: they are in different calls" in finding.summary
 
 
 @pytest.mark.parametrize("other", [640, 642, 650])

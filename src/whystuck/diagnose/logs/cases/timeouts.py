@@ -70,7 +70,8 @@ def make_timeouts(view: LogView) -> Iterator[Case]:
     elif not waiting and stuck:
         summary = f"the watchdog of {name_ranks(list_ranks(stuck))} did not move"
     else:
-        summary = f"{who} waited in {what} until its time limit{tail}"
+        limit = "their time limits" if " and " in what else "its time limit"
+        summary = f"{who} waited in {what} until {limit}{tail}"
     lines = (*stuck, *_choose(events)) if named and stuck else (*_choose(events), *stuck)
     silent = sorted(view.ranks - set(waiting) - set(named) - set(list_ranks(view.events)))
     yield Case(
