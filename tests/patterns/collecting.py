@@ -30,6 +30,7 @@ _METHODS = frozenset(
 _FUNCTIONS = _METHODS | {"compile"}
 _CALL = re.compile(rf"(\w+|[\])])\.({'|'.join(sorted(_METHODS))})\b")
 _USE = re.compile(rf"\bre\.(?:{'|'.join(sorted(_FUNCTIONS))})\(")
+_IMPORTED = re.compile(r"^from \S+", re.MULTILINE)
 _GLOBAL = re.compile(r"^\w+(?:: [^=\n]*)? = re\.compile\(", re.MULTILINE)
 _DEPTH = 8
 
@@ -112,7 +113,8 @@ class _Calls:
     """How the patterns of a module are called in it."""
 
     def __init__(self, source: str) -> None:
-        self._source = source
+        # A module may have the name of a method.
+        self._source = source = _IMPORTED.sub("", source)
         self._named: dict[str, set[str]] = defaultdict(set)
         for name, method in _CALL.findall(source):
             self._named[name].add(method)

@@ -97,7 +97,6 @@ class LogFacts:
 
     Attributes:
         kinds: How many of the sampled lines look like those of each kind of log.
-        sampled: How many lines were looked at.
         ranks: How often a prefix names each rank.
         tasks: How often srun or a like launcher names each task.
         rank_by_task: The rank inside, of a task.
@@ -129,7 +128,6 @@ class LogFacts:
     """
 
     kinds: Counter[str] = field(default_factory=Counter)
-    sampled: int = 0
     ranks: Counter[int] = field(default_factory=Counter)
     tasks: Counter[int] = field(default_factory=Counter)
     rank_by_task: dict[int, set[int]] = field(default_factory=dict)
@@ -219,10 +217,14 @@ class LogFacts:
         elif line.stamp is not None and "clock to" in text and (match := _BOOTED.search(text)):
             self._note_boot(line.stamp, match[1])
 
-    def sample(self, line: LogLine, row: int) -> None:
-        """Take a line as one of many like it."""
+    def count_like(self, line: LogLine) -> None:
+        """Count a line of progress that tells no more than one which was taken."""
+        self._note_who(line)
+        self.kinds[""] += 1
+
+    def sample(self, line: LogLine, row: int) -> ToldText:
+        """Take a line as one of many like it; return what its text tells."""
         self.note(line, row)
-        self.sampled += 1
         told = read_text(line.text, line.is_kernel, line.is_agent)
         self.kinds[told.kind] += 1
         self.world_size = max(self.world_size, told.world_size)
@@ -242,6 +244,7 @@ class LogFacts:
                 self.pace.note_step(row, line.stamp)
         elif not told.is_progress:
             self.pace.note_line(row, line.text)
+        return told
 
     def _note_said(self, told: ToldText, line: LogLine, row: int) -> None:
         """Take what a line says of where ranks run."""
@@ -297,7 +300,6 @@ class LogFacts:
     def add(self, later: LogFacts) -> None:
         """Take what the next part of the log tells."""
         self.kinds += later.kinds
-        self.sampled += later.sampled
         self.ranks += later.ranks
         self.tasks += later.tasks
         self.nodes += later.nodes

@@ -7,7 +7,13 @@ import re
 from whystuck.evidence.logs.lines import UNKNOWN_RANK
 from whystuck.parse.logs.lines.label_forms import LABEL, NUMBERED, name_label, read_number
 from whystuck.parse.logs.lines.lines import FAR, LogLine, parse_line
-from whystuck.parse.logs.lines.own_prefixes import OwnPrefix, find_own_prefixes, may_have_head
+from whystuck.parse.logs.lines.own_prefixes import (
+    OwnPrefix,
+    find_head,
+    find_own_prefixes,
+    list_heads,
+)
+from whystuck.parse.logs.search.raw_lines import list_forms
 
 # Of the lines, the share that has a label where there are labels.
 _SHARE = 0.7
@@ -29,19 +35,25 @@ def find_labels(lines: list[bytes], parsed: dict[bytes, LogLine] | None = None) 
     shown = _find_around_tracebacks(lines, parsed)
     counts: dict[str, int] = {}
     written = bare = 0
-    for data in lines:
-        line = parsed.get(data) or parsed.setdefault(data, parse_line(data))
-        if not line.text.strip() or line.is_kernel:
-            continue
+    # Of lines that differ in numbers alone, all have a label or none has.
+    bare_forms = set[bytes]()
+    forms = list_forms(lines)
+    for data, form in zip(lines, forms, strict=True):
+        if form not in bare_forms:
+            line = parsed.get(data) or parsed.setdefault(data, parse_line(data))
+            if not line.text.strip() or line.is_kernel:
+                continue
+            if match := LABEL.match(line.text):
+                label = name_label(match)
+                counts[label] = counts.get(label, 0) + 1
+                written += 1
+                continue
+            bare_forms.add(form)
         written += 1
-        if match := LABEL.match(line.text):
-            label = name_label(match)
-            counts[label] = counts.get(label, 0) + 1
-        else:
-            bare += 1
-            if bare > (1 - _SHARE) * len(lines) + 1:
-                # Too many have none, whatever comes behind.
-                return _find_numbers(lines) | shown
+        bare += 1
+        if bare > (1 - _SHARE) * len(lines) + 1:
+            # Too many have none, whatever comes behind.
+            return _find_numbers(lines, forms) | shown
     often = {label for label, count in counts.items() if count > 1}
     # One line of a pod or host is one too, where others of its kind have more.
     kinds = {_DIGITS.sub("0", label) for label in often}
@@ -49,7 +61,7 @@ def find_labels(lines: list[bytes], parsed: dict[bytes, LogLine] | None = None) 
     labelled = sum(counts[label] for label in often)
     few = len(kinds) <= max(1, written // 2)
     is_labelled = few and written > 1 and labelled > _SHARE * written
-    return _find_numbers(lines) | shown | (often if is_labelled else frozenset())
+    return _find_numbers(lines, forms) | shown | (often if is_labelled else frozenset())
 
 
 def learn_labels(
@@ -70,9 +82,17 @@ def find_own(
         labels: The words before them, as `find_labels` returns them.
         parsed: Lines that were parsed without such words.
     """
-    heads = [data for data in lines if may_have_head(data)]
-    known = ((not labels and parsed.get(data)) or parse_line(data, labels) for data in heads)
-    return find_own_prefixes((line.text for line in known), _read_rank)
+    heads = list_heads(lines)
+    bare_forms, texts = set[bytes](), list[str]()
+    for data, form in zip(heads, list_forms(heads), strict=True):
+        if form in bare_forms:
+            continue
+        line = (parsed.get(data) if not labels else None) or parse_line(data, labels)
+        if find_head(line.text):
+            texts.append(line.text)
+        else:
+            bare_forms.add(form)
+    return find_own_prefixes(texts, _read_rank)
 
 
 def _read_rank(text: str) -> int:
@@ -102,10 +122,17 @@ def _find_around_tracebacks(lines: list[bytes], parsed: dict[bytes, LogLine]) ->
     return frozenset(label for label in counts if _DIGITS.sub("0", label) in kinds)
 
 
-def _find_numbers(lines: list[bytes]) -> frozenset[str]:
+def _find_numbers(lines: list[bytes], forms: list[bytes]) -> frozenset[str]:
     """Find numbers before lines that are writers, counted from 0, rather than epochs or steps."""
-    texts = [_CLOCK.sub("", data[:FAR].decode("utf-8", errors="replace")) for data in lines]
-    found = [match for text in texts if (match := NUMBERED.match(text))]
+    bare_forms, found = set[bytes](), list[re.Match[str]]()
+    for data, form in zip(lines, forms, strict=True):
+        if form in bare_forms:
+            continue
+        text = _CLOCK.sub("", data[:FAR].decode("utf-8", errors="replace"))
+        if match := NUMBERED.match(text):
+            found.append(match)
+        else:
+            bare_forms.add(form)
     numbers = [read_number(match) for match in found]
     known = set(numbers)
     # What is called a rank needs no others beside it to be one.

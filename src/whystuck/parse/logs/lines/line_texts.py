@@ -18,7 +18,8 @@ _WORLD = re.compile(
 _LISTS = ("=[", " [", "[[", "=(", " (", "={", " {")
 _PID = re.compile(r"(?:started|running|rank \d+)\b.{0,40}\bpid[ =:]+(\d{1,7})\b", re.IGNORECASE)
 _PROGRESS = re.compile(
-    r"\b(?:step|iteration|iter|epoch|global_step)\b.{0,3}\d|\bloss\b['\"]?\s?[=:]?\s?\d|\d%\|"
+    r"\b(?:step|iteration|iter|epoch|global_step)\b(?:.{0,3}|[=:]\s{1,9})\d"
+    r"|\bloss\b['\"]?\s?[=:]?\s{0,3}\d|\d%\|"
     r"|\bep \d{1,6}[ :|,/-]{1,3}(?:start|done|end|begin|finish|loss|it|step|\d)",
     re.IGNORECASE,
 )
@@ -26,7 +27,9 @@ _PROGRESS = re.compile(
 _PROGRESS_WORD = re.compile(r"step|loss|iter|epoch|%\||(?<![a-z])ep \d")
 _BEFORE_STEP = "global_"
 # A loss that is a number, in a line that has nothing else of the kind that is none.
-_FINITE = re.compile(r"(?:\b|(?<=local_)|(?<=train_))loss\b['\"]?\s?[=:]?\s?[-+]?\d", re.IGNORECASE)
+_FINITE = re.compile(
+    r"(?:\b|(?<=local_)|(?<=train_))loss\b['\"]?\s?[=:]?\s{0,3}[-+]?\d", re.IGNORECASE
+)
 _NO_NUMBER = re.compile(r"\b(?:nan|inf|infinity)\b", re.IGNORECASE)
 
 

@@ -92,9 +92,19 @@ class _Seen:
     is_block: bool
 
 
-def may_have_head(data: bytes) -> bool:
-    """Tell whether there is anything that prefixes are learned from."""
-    return any(mark in data for mark in _MARKS)
+def list_heads(lines: Iterable[bytes]) -> list[bytes]:
+    """Return the lines that may have a head, from which prefixes are learned."""
+    # Most logs have none of most marks.
+    lines = list(lines)
+    whole = b"\n".join(lines)
+    marks = [mark for mark in _MARKS if mark in whole]
+    return [data for data in lines if any(mark in data for mark in marks)] if marks else []
+
+
+def find_head(text: str) -> re.Match[str] | None:
+    """Find a head that is known behind something that is not, without the prefixes that are."""
+    match = _HEAD.search(text, 1, _MAX_PREFIX)
+    return None if match is None or match_prefix(text) else match
 
 
 def find_own_prefixes(texts: Iterable[str], read_rank: Callable[[str], int]) -> list[OwnPrefix]:
@@ -106,8 +116,8 @@ def find_own_prefixes(texts: Iterable[str], read_rank: Callable[[str], int]) -> 
     """
     forms: dict[str, list[_Seen]] = defaultdict(list)
     for text in texts:
-        match = _HEAD.search(text, 1, _MAX_PREFIX)
-        if match is None or match_prefix(text):
+        match = find_head(text)
+        if match is None:
             continue
         prefix = text[: match.start()]
         if _is_prefix(prefix):

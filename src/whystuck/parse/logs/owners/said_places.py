@@ -249,14 +249,14 @@ class SaidText(NamedTuple):
     seat: tuple[str, int] | None = None
 
 
-_NOTHING = SaidText()
+NOTHING_SAID = SaidText()
 
 
 def read_said(text: str, small: str) -> SaidText:
     """Read a line; ``small`` is the same in small letters."""
     own = _OWN_BUS.search(text) if ":00." in text or ".0" in text else None
     if "rank" not in small:
-        return SaidText(own_bus=own[1]) if own else _NOTHING
+        return SaidText(own_bus=own[1]) if own else NOTHING_SAID
     return SaidText(
         list_host_ranks(text),
         find_order(text) if tells_order(small) else None,
@@ -294,7 +294,7 @@ class SaidPlaces:
     def note(self, said: SaidText, rank: int) -> None:
         """Take what a line says that a rank wrote; no log says more than so much."""
         if (
-            said is _NOTHING
+            said is NOTHING_SAID
             or len(self.host_ranks) + len(self.rank_by_bus) + len(self.rank_by_pod) > _MOST_SAID
         ):
             return

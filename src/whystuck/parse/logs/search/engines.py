@@ -5,7 +5,8 @@ Both find every such text, so both give the same hits.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Literal, Protocol
@@ -20,17 +21,35 @@ Engine = Literal["auto", "numpy", "hyperscan"]
 Found = tuple[NDArray[np.int64], NDArray[np.int64]]
 
 # What the numpy engine takes at once: the tables it makes of it stay in the cache.
-_CHUNK = 1 << 17
-# What healthy logs are full of, in small letters: the numpy engine looks for rarer bytes.
+_CHUNK = 1 << 18
+# So many places has the table of four bytes that texts hold: of 2^16, one in 35 would be taken.
+_HASH_BITS = 18
+# What healthy logs are full of, in small letters and without numbers: the numpy engine looks for
+# the bytes of each text that are rarest here.
 _COMMON = b"""
-[default0]:[rank0]: node1:22:33 [0] nccl info net/ib : using net/socket channel via p2p comm init
-warning: futurewarning userwarning python3 site-packages torch/distributed/ cuda: errors error: loss
-iteration number of global batch size saved loading checkpoint worker process rank timeout 2026-11
-slurmstepd: srun: nvrm: kernel mlx5_core pid= status code failed 00000 11111 22222 33333 44444 77777
+[default0]:[rank0]: node0:00:00 [0] nccl info net/ib : using net/socket channel via p2p comm init
+nccl info channel 00/0 : 0[0] -> 0[0] via p2p/cumem/read connected all rings, use ring pxn 0 gdr 0
+nccl info comm 0x00 rank 0 nranks 00 nnodes 0 localranks 0 localrank 0 mnnvl 0 busid 00 - init
+nccl info threadthresholds 0/0/00 | 00/0/00 | 000 | 000 trees [0] 0/-0/-0->0->0 nccl_debug set by
+warning: futurewarning userwarning python0 site-packages torch/distributed/ cuda: errors error: loss
+iteration        0/  000000 | consumed samples:          000 | elapsed time per iteration (ms): 00.0
+ | learning rate: 0.000000e-00 | global batch size:   000 | lm loss: 0.000000e+00 | loss scale: 0.0
+ | grad norm: 0.000 | num zeros: 0 | params norm: 0.000 | number of skipped iterations:   0 |
+ | throughput per gpu (tflop/s/gpu): 000.0 | number of nan iterations:   0 | times across ranks
+iteration number of global batch size saved loading checkpoint worker process rank timeout 0000-00
+slurmstepd: srun: nvrm: kernel mlx0_core pid= status code failed 00000 info: root - info - step: 0
+[0000-00-00 00:00:00,000] [info] [logging.py:000:log_dist] [rank 0] step=000, skipped=0, lr=[0e-00],
+mom=[(0.0, 0.00)] 0000-00-00 00:00:00,000 info train: step=000 loss=0.0000 grad_norm=0.00
+{'loss': 0.0000, 'grad_norm': 0.000000, 'learning_rate': 0.0e-00, 'epoch': 0.00, 'scale': 0}
+step:     0  loss:  0.0000  grad_norm:  0.0000  memory: 00.00gib(00.00%)  tps: 0,000  mfu: 00.00%
+epoch 0:   0%|          | 0/0000 [00:00<00:00,  0.00it/s, v_num=0, train_loss=0.000, train_step]
+step 000 loss 0.0000 lr 0.0e-00 0.00 s/step validation: mean absolute error 0.0000, 0 failed samples
 consumed samples: elapsed time per iteration connected all rings resource memory usage ] step ] set
 the given array is not writable train training epoch loss step number of nan iterations loss scale
+saved checkpoint in 00.0 s, 0 errors retrying token tokens batch data dataloader val accelerate all
 """
 _SMALL = frozenset(b"abcdefghijklmnopqrstuvwxyz ")
+_NO_DIGITS = bytes.maketrans(b"123456789", b"000000000")
 # Four bytes as they are, and without the bit that tells small letters from capitals.
 _WHOLE, _NO_CASE = 0xFFFFFFFF, 0xDFDFDFDF
 
@@ -88,12 +107,12 @@ class _HyperscanFinder:
         self._lengths = np.array([len(text.text) for text in texts])
         self._database = hyperscan.Database(mode=hyperscan.HS_MODE_BLOCK)
         self._database.compile(
-            expressions=[
-                "".join(f"\\x{byte:02x}" for byte in text.text).encode() for text in texts
-            ],
+            expressions=[text.text for text in texts],
             ids=list(range(len(texts))),
             elements=len(texts),
             flags=[hyperscan.HS_FLAG_CASELESS if text.caseless else 0 for text in texts],
+            # Texts rather than patterns: a sixth faster.
+            literal=True,
         )
 
     def find(self, data: bytes) -> Found:
@@ -109,7 +128,7 @@ class _HyperscanFinder:
 
 
 class _NumpyFinder:
-    """Looks up every four bytes of the block in a table of 65,536 bits, all at once.
+    """Looks up every four bytes of the block in a table of 2^18 places, all at once.
 
     Each text is stood for by its four rarest bytes; where those are, four others far from them
     must be in their place too.
@@ -126,7 +145,7 @@ class _NumpyFinder:
         self._grams, self._first, self._count = np.unique(
             grams.astype("<u4"), return_index=True, return_counts=True
         )
-        self._may_be = np.zeros(1 << 16, np.bool_)
+        self._may_be = np.zeros(1 << _HASH_BITS, np.bool_)
         self._may_be[_hash(self._grams)] = True
 
     def find(self, data: bytes) -> Found:
@@ -174,14 +193,15 @@ def _by_place(places: NDArray[np.int64], numbers: NDArray[np.int64]) -> Found:
     return places[order], numbers[order]
 
 
-def _hash(grams: NDArray[np.uint32]) -> NDArray[np.uint16]:
-    return ((grams * np.uint32(2654435761)) >> np.uint32(16)).astype(np.uint16)
+def _hash(grams: NDArray[np.uint32]) -> NDArray[np.uint32]:
+    return (grams * np.uint32(2654435761)) >> np.uint32(32 - _HASH_BITS)
 
 
 def _rows_of(texts: Sequence[Text]) -> Iterable[tuple[int, ...]]:
     """Yield the bytes that stand for each text, with its number, and what else it must hold."""
+    common = _count_common()
     for number, text in enumerate(texts):
-        at = _rarest_gram(text.text)
+        at = _rarest_gram(text.text, common)
         last = len(text.text) - MIN_LITERAL
         other = last if at < last - at else 0
         mask = _NO_CASE if text.caseless else _WHOLE
@@ -190,15 +210,19 @@ def _rows_of(texts: Sequence[Text]) -> Iterable[tuple[int, ...]]:
             yield int.from_bytes(gram, "little"), number, at, other, wanted, mask
 
 
-def _rarest_gram(text: bytes) -> int:
+def _count_common() -> Counter[bytes]:
+    return Counter(_COMMON[at : at + MIN_LITERAL] for at in range(len(_COMMON) - MIN_LITERAL + 1))
+
+
+def _rarest_gram(text: bytes, common: Mapping[bytes, int]) -> int:
     """Return where the four bytes are that healthy logs hold least."""
+    plain = text.lower().translate(_NO_DIGITS)
 
-    def weight(at: int) -> tuple[bool, int]:
-        gram = text[at : at + 4]
-        small = sum(byte in _SMALL for byte in gram)
-        return gram.lower() not in _COMMON, -small
+    def weigh(at: int) -> tuple[int, int]:
+        small = sum(byte in _SMALL for byte in text[at : at + MIN_LITERAL])
+        return common.get(plain[at : at + MIN_LITERAL], 0), small
 
-    return max(range(len(text) - MIN_LITERAL + 1), key=weight)
+    return min(range(len(text) - MIN_LITERAL + 1), key=weigh)
 
 
 def _spellings(gram: bytes, *, caseless: bool) -> set[bytes]:
