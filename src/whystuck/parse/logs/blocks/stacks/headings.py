@@ -248,16 +248,18 @@ _AROUND = (
     r"(?:(?:all|the|other|remaining|these|while|and|but|on|for|of|stacks?|dumps?|traces?|py-?spy"
     r"|gdb|here|is) ){0,5}"
 )
+# A time may stand before it, as of a look: `14:05 | ranks 0-3`.
+_WHEN = r"^[\W_]{0,12}(?:\d{1,2}:\d\d(?::\d\d)?[\W_]{1,6})?"
 # `ranks 0-3,5-7:`, `=== stacks of ranks [0, 1, 3] (all alike) ===`
 _SEVERAL = re.compile(
-    rf"^[\W_]{{0,12}}{_AROUND}(?P<word>ranks?) ?[=:]? ?[\[({{]?"
+    rf"{_WHEN}{_AROUND}(?P<word>ranks?) ?[=:]? ?[\[({{]?"
     r"(?P<ranks>\d{1,7}(?: ?(?:-|\u2013|\.{2,3}) ?\d{1,7}| ?[,&/+] ?(?:and )?\d{1,7}| and \d{1,7}"
     r"| \d{1,7}){1,400})[\])}]?"
-    rf"(?: ?\([^()]{{0,80}}\))?(?:,? (?:{_FILLERS})){{0,8}} ?:?[\W_]*$",
+    rf"(?: ?\([^()]{{0,80}}\))?(?:(?:,| -)? (?:{_FILLERS})){{0,8}} ?:?[\W_]*$",
     re.IGNORECASE,
 )
 _OTHERS_ALL = re.compile(
-    rf"^[\W_]{{0,12}}{_AROUND}(?:others?|rest|everyone else|everybody else|remaining ones)"
+    rf"{_WHEN}{_AROUND}(?:others?|rest|everyone else|everybody else|remaining ones)"
     rf"(?:(?: of the)? (?:ranks?|processes|workers|ones))?(?: ?\([^()]{{0,80}}\))?"
     rf"(?:,? (?:{_FILLERS}|looks?|like|this)){{0,8}} ?:[\W_]*$",
     re.IGNORECASE,
