@@ -7,6 +7,7 @@ from itertools import chain
 
 from whystuck.parse.logs.blocks.calls.group_notes import find_group_notes
 from whystuck.parse.logs.blocks.calls.rank_bars import find_rank_bars
+from whystuck.parse.logs.blocks.calls.rank_shapes import find_rank_shapes
 from whystuck.parse.logs.blocks.calls.rank_steps import find_rank_batches, find_rank_steps
 from whystuck.parse.logs.blocks.calls.skip_guards import find_skip_guards
 from whystuck.parse.logs.blocks.network.p2p_trials import find_p2p_trials
@@ -35,6 +36,7 @@ _FINDERS = (
     find_rank_steps,
     find_rank_batches,
     find_rank_bars,
+    find_rank_shapes,
     find_run_rates,
     find_rank_notes,
     find_phase_times,
