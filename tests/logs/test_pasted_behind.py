@@ -49,6 +49,9 @@ SAID = {
     "broke": "rank 3: broke out of the epoch loop",
     "exhausted": "[rank 3] data exhausted after 1190 batches",
     "named": "Rank 3 reached the end of the train loop",
+    "training is over": "[rank3] finished training, leaving",
+    "training is over, with groups": "[rank3]: INFO Training done, destroy_process_group() next",
+    "training is over, without data": "[rank3] no more batches: training is done.",
 }
 COUNTS = {
     "sorted": "09:55:02 rank={0} epoch 9: {1} batches",
@@ -131,6 +134,7 @@ LEFT_OPEN = {
     "it has more": count("sorted", [4320, 4320, 4320, 4321, *[4320] * 4]),
     "others have fewer": count("sorted", [4320, 4319, *[4320] * 6]),
     "a total": ["[rank3]: 10 batches in total, all ranks"],
+    "it may write a summary": ["[rank3]: INFO training finished."],
 }
 
 
@@ -140,6 +144,17 @@ def test_rank_that_is_only_behind_did_not_leave(tmp_path: Path, name: str) -> No
 
     assert "left-early" not in {one.name for one in report.findings}
     assert list_named(report) <= {("rank-never-joined", 3)}
+
+
+@pytest.mark.parametrize("words", [name for name in SAID if name.startswith("training")])
+def test_rank_that_fails_to_pass_a_barrier_after_its_training_left(
+    tmp_path: Path, words: str
+) -> None:
+    late = "[rank0]: RuntimeError: [Rank 0]: Rank 3 failed to pass monitoredBarrier in 60000 ms"
+    other = late.replace("Rank 3", "Rank 2")
+
+    assert judge(say(tmp_path, SAID[words], late)) == ("left-early", [3])
+    assert judge(say(tmp_path, SAID[words], other)) == ("rank-never-joined", [2])
 
 
 def test_words_alone_tell_of_no_wait(tmp_path: Path) -> None:

@@ -90,3 +90,42 @@ def test_other_names_of_processes_name_no_rank(tmp_path: Path, name: str) -> Non
     report = say(tmp_path, *shown, WORKS[0].format(name, 704), *WORKS[1:])
 
     assert not any(one.culprits.ranks for one in report.findings)
+
+
+XID = (
+    "Mar  3 04:10:51 gh-7 kernel: NVRM: Xid (PCI:0000:{0}:00): 79, pid={1}, name=python3, GPU has "
+    "fallen off the bus."
+)
+STARTED = [
+    (
+        "[2025-03-03 03:00:01,730] [INFO] [launch.py:331:main] process {0} spawned with command: "
+        "['python3', 'ft.py', '--local_rank={1}'] RANK={2}"
+    ),
+    "gh-7: started pid {0}: env LOCAL_RANK={1} RANK={2} WORLD_SIZE=32 python3 ft.py",
+    "launcher gh-7 | process {0} -> LOCAL_RANK={1} RANK={2}",
+]
+
+
+@pytest.mark.parametrize("form", STARTED)
+def test_launcher_that_tells_variables_of_a_process_tells_its_rank(
+    tmp_path: Path, form: str
+) -> None:
+    rows = [form.format(900 + local, local, 24 + local) for local in range(4)]
+    finding = first_of(say(tmp_path, XID.format("5d", 902), *rows))
+
+    assert (finding.code, finding.culprits.ranks) == ("C208", [26])
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        "process 902 spawned with command: ['python3', 'ft.py', '--rank-file', 'r'] MASTER_RANK=26",
+        "process 902 waits, see RANK=26",
+        "processes 900, 902 started with RANK=25 RANK=26",
+        "gh-7: started pid 902: env GROUP_RANK=26 python3 ft.py",
+    ],
+)
+def test_variables_of_others_tell_no_rank(tmp_path: Path, row: str) -> None:
+    finding = first_of(say(tmp_path, XID.format("5d", 902), row))
+
+    assert (finding.code, finding.culprits.ranks) == ("C208", [])

@@ -76,6 +76,25 @@ def test_rank_in_the_next_call_that_had_nothing_left_one_out(
 
 
 @pytest.mark.parametrize(
+    "line",
+    [
+        "[rank2] 0 of 16 utterances left after max_len, skipping the batch",
+        "[rank2]: no valid boxes in this batch -> return",
+        "[rank2] it 78 tokens kept: 0, going to the next step",
+        "[rank2]: labels kept: 0 (continue)",
+    ],
+)
+@pytest.mark.parametrize("op", ["BROADCAST", "_REDUCE_SCATTER_BASE"])
+def test_rank_that_jumps_over_a_few_numbers_is_in_the_next_call(
+    tmp_path: Path, line: str, op: str
+) -> None:
+    report = say(tmp_path, line, *give_up(op=op))
+
+    assert judge(report) == ("skipped-collective", [2])
+    assert first_of(report).victims.ranks == "0-1,3"
+
+
+@pytest.mark.parametrize(
     "lines",
     {
         "all say so": [*(f"[rank{rank}] 0/16 samples kept" for rank in range(4)), *give_up()],
@@ -85,6 +104,22 @@ def test_rank_in_the_next_call_that_had_nothing_left_one_out(
         "each step": [*(f"[rank2] step {n}: 0/16 samples kept" for n in (4, 9)), *give_up()],
         "large data": ["[rank2] 0/16 samples kept by it", *give_up(3_000_000, 4_000_000)],
         "fewer": ["[rank2] 0/16 samples kept by it", *give_up(1, 4_000_000)],
+        "another op, large": [
+            "[rank2] no valid boxes in this batch -> return",
+            *give_up(5_000_000, 4_000_000, op="BROADCAST"),
+        ],
+        "another op, fewer": [
+            "[rank2] no valid boxes in this batch -> return",
+            *give_up(1, 4, op="BROADCAST"),
+        ],
+        "another op, of another one": [
+            "[rank1] no valid boxes in this batch -> return",
+            *give_up(op="BROADCAST"),
+        ],
+        "another op, goes on": [
+            "[rank2] no valid boxes in this batch, loss from the rest, continue with the head",
+            *give_up(op="BROADCAST"),
+        ],
         "another op": ["[rank2] 0/16 samples kept by it", *give_up(op="BROADCAST")],
     }.values(),
 )

@@ -106,3 +106,37 @@ def test_heading_that_says_that_others_are_the_same_is_of_all(tmp_path: Path) ->
     found = say(tmp_path, *lines).findings
 
     assert found[0].victims.ranks == "0-2"
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        "14:31 | ranks 0-2 (identical)",
+        "## ranks 0, 1, 2 - all alike",
+        "== 09:12:44 == ranks 0 1 2, exactly the same",
+        "[ranks 0, 1 and 2, same stack]",
+        "14:31 ranks 0-2:",
+    ],
+)
+def test_what_is_said_of_ranks_right_above_a_stack_is_its_heading(
+    tmp_path: Path, head: str
+) -> None:
+    busy = [row.format(823, 347) for row in BUSY]
+    found = first_of(say(tmp_path, "14:31 | rank 3", *GONE, head, *busy))
+
+    assert (found.code, found.culprits.ranks) == ("H103", [3])
+    assert found.victims.ranks == "0-2"
+
+
+@pytest.mark.parametrize(
+    "between", [["rank 3:"], ["", "rank 3:"], ["== rank 3 (pid 814)"], ["Process 814 (rank 3): x"]]
+)
+def test_what_is_said_of_ranks_below_a_stack_is_of_that_stack(
+    tmp_path: Path, between: list[str]
+) -> None:
+    busy = [row.format(823, 347) for row in BUSY]
+    said = ["09:12:44 ranks 1, 2 (all the same)", *between]
+    found = first_of(say(tmp_path, "rank 0:", *busy, *said, *GONE))
+
+    assert (found.code, found.culprits.ranks) == ("H103", [3])
+    assert found.victims.ranks == "0-2"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.logs.test_told import say
+from tests.logs.test_told import first_of, say
 
 from whystuck.evidence.finding import Report
 
@@ -114,3 +114,41 @@ def test_frame_with_a_note_begins_a_stack_below_a_plain_heading(tmp_path: Path) 
     _, code, ranks = judge(tmp_path, "rank {rank}:", NOTES[0], groups)
 
     assert (code, ranks) == ("H104", [0, 1, 2, 3])
+
+
+HELD = [
+    'Thread 640 (idle): "MainThread"',
+    "    acquire (filelock/_api.py:344)",
+    "    download_and_prepare (datasets/builder.py:867)",
+    "    main (fit.py:31)",
+]
+OTHERS = [
+    'Thread 611 (idle): "MainThread"',
+    "    barrier (torch/distributed/distributed_c10d.py:4159)",
+    "    main (fit.py:38)",
+]
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        "rank 9 (local rank 1):",
+        "pystack of rank 9 (cn-b, local rank 1), unchanged since noon:",
+        "=== rank 9 / local_rank=1 ===",
+        "RANK 9 (pid 640, LOCAL_RANK 1)",
+        "Rank 9 on cn-b [local rank 1]:",
+    ],
+)
+def test_heading_of_a_rank_with_its_local_rank_is_of_that_rank(tmp_path: Path, head: str) -> None:
+    found = first_of(say(tmp_path, head, *HELD, "rank 0:", *OTHERS))
+
+    assert (found.code, found.culprits.ranks) == ("H115", [9])
+
+
+@pytest.mark.parametrize(
+    "head", ["rank 9 waits, local rank 1:", "the peer of rank 9, not local rank 1:"]
+)
+def test_local_rank_alone_is_no_rank(tmp_path: Path, head: str) -> None:
+    report = say(tmp_path, head, *HELD, "rank 0:", *OTHERS)
+
+    assert not {9, 1} & {rank for one in report.findings for rank in one.culprits.ranks}

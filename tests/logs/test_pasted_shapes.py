@@ -22,6 +22,9 @@ PRINTS = {
     "size": "[rank{0}]: batch 78 preds torch.Size([{1}, 4])",
     "shape": "[default{0}]:step 78 | logits.shape=({1}, 4) loss 2.1",
     "barred": "{0} | batch 78 | x shape: [{1}, 4]",
+    "bare": "[rank{0}] batch 78 sends preds [{1}, 4]",
+    "round": "11:02:13 rank {0}: batch 78 reduce ({1},4) float32",
+    "times": "rank={0} batch 78: {1}x4 to gather",
 }
 EARLIER = {form: text.replace("78", "77") for form, text in PRINTS.items()}
 
@@ -119,3 +122,24 @@ def test_rows_of_a_table_are_of_no_ranks(tmp_path: Path) -> None:
     ranks = {file.artifact: file.ranks for file in read_evidence(tmp_path).logs.files}
 
     assert ranks == {"layers.log": frozenset(), "ranks.log": {0, 1}}
+
+
+@pytest.mark.parametrize(
+    ("form", "sizes", "met"),
+    [
+        ("bare", [64, 49, 64, 64], (1024, 800)),
+        ("round", [64, 49, 49, 64], (1024, 784)),
+        ("times", [64, 64, 64, 64], (1024, 784)),
+    ],
+)
+def test_bare_shapes_that_do_not_explain_the_bytes_blame_nobody(
+    tmp_path: Path, form: str, sizes: list[int], met: tuple[int, int]
+) -> None:
+    assert first_of(judge(tmp_path, sizes, form=form, met=met)).culprits.ranks == []
+
+
+def test_line_with_two_shapes_tells_none(tmp_path: Path) -> None:
+    lines = [f"[rank{rank}] from (64, 4) to ({64 - 15 * (rank == 1)}, 4)" for rank in range(4)]
+    finding = first_of(say(tmp_path, *lines, *(line.format(784, 1024) for line in ABORT)))
+
+    assert (finding.code, finding.culprits.ranks) == ("H106", [])

@@ -29,6 +29,7 @@ from whystuck.diagnose.context.suspects.place import (
     explain_saving,
     explain_setup,
 )
+from whystuck.diagnose.context.suspects.preparing import explain_preparing
 from whystuck.diagnose.context.suspects.prompt import explain_prompt
 from whystuck.diagnose.context.suspects.state import (
     explain_device,
@@ -79,6 +80,7 @@ def explain_soft(facts: Facts, rank: int) -> Suspicion | None:
         explain_loading,
         explain_saving,
         explain_setup,
+        explain_preparing,
         explain_evaluating,
         explain_other_thread,
         explain_polling,

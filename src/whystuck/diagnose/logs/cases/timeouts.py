@@ -30,6 +30,9 @@ from whystuck.evidence.ranks import name_ranks
 _GROUP = re.compile(r"PG (?:ID )?(\d+)(?: PG GUID (\S+?))?(?:\((\w+)\))? Rank")
 # How a process ends when it gives up for any reason; they name no peer.
 _ENDS = {"elastic.abort", "c10d.teardown"}
+# What the program that leads a job on Ray raises for the loss of a worker.
+_RAY_DIED = "ray.actor_died"
+_RAY_TYPES = re.compile(r"(?:Actor(?:Died|Unavailable)|RayActor|WorkerCrashed|NodeDied)Error\)?$")
 _MAX_LINES, _MAX_CALLS = 6, 4
 _NCCL_CLOSED = "nccl.socket_closed"
 _PEER = re.compile(r"\[?([\w.:-]{1,253}?)\]?<\d{1,5}>")
@@ -193,10 +196,17 @@ def make_lost(view: LogView) -> Iterator[Case]:
             f"{who} lost the store on {store}: that host, or its launcher, went away first; why is "
             "not in the logs"
         )
+    is_of_ray = not ranks and _are_of_ray(events, exceptions)
+    if is_of_ray:
+        summary = (
+            "Ray lost a worker process; whether it was killed, stopped or crashed is not in the "
+            "logs: that of the worker tells more"
+        )
     yield Case(
         code=codes.PEER_LOST,
         summary=summary,
         tier=LOST,
+        confidence=Confidence.POSSIBLE if is_of_ray else Confidence.LIKELY,
         victims=tuple(ranks),
         lines=lines,
         exceptions=exceptions,
@@ -204,6 +214,12 @@ def make_lost(view: LogView) -> Iterator[Case]:
         details={"cut": ranks} | ({"store": store} if store else {}),
         remedies=(choose_host_command(view, ranks),),
     )
+
+
+def _are_of_ray(events: Sequence[LogEvent], raised: Sequence[PythonException]) -> bool:
+    """Tell whether Ray alone says that a process died: no rank lost a connection to it."""
+    are_types = all(_RAY_TYPES.search(item.type) for item in raised)
+    return bool(events) and are_types and all(one.signature == _RAY_DIED for one in events)
 
 
 def _find_lost_host(events: Sequence[LogEvent]) -> str:

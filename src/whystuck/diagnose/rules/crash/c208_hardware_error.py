@@ -28,7 +28,8 @@ class HardwareError(LogRule):
     only possible. Without such lines, NVIDIA's driver may tell at a stall that it no longer reaches
     a device, or of an Xid or an uncorrected memory error while it is looked at. The log that the
     controller of a host keeps (`ipmitool sel list`) counts as that of its kernel. A device for
-    which Megatron or a test got another result than elsewhere computes wrong. `details` holds
+    which Megatron or a test got another result than elsewhere computes wrong. That mpirun lost its
+    daemon on a host is `possible` only, as the network may have failed as well. `details` holds
     `kind`, `xid`, `device` and the `action` that is advised.
 
     ## False alarms

@@ -26,7 +26,8 @@ class PeerLost(LogRule):
 
     Such errors are there, and nothing else explains them. When another cause is found, this
     finding is dropped. A rank without a log is unknown, never dead: it is not named either. Where
-    both ends of a link report that the other does not answer, the finding is only possible.
+    both ends of a link report that the other does not answer, the finding is only possible; and so
+    it is where Ray alone says that a worker died.
 
     ## False alarms
 

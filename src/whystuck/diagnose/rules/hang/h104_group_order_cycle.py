@@ -48,11 +48,12 @@ class GroupOrderCycle(Rule):
     it would call next (`r0 would do the gen one next`).
 
     Of pasted stacks, comments at the frames say in which group each rank waits (`# group=ep`), and
-    the job, or the heading of a stack, tells the members of each (`ep=[0,1]`, `dp_groups =
-    [[0,2],[1,3]]`): a ring of more than two ranks is named. It is `possible`, without names, for
-    two ranks, as one may have left out a call, and where only names of functions tell the group;
-    unless the source shows that one line goes over a set, whose order no two processes share.
-    Ranks that such a line leads to different groups are members of all of these.
+    the job, its source or the heading of a stack tells the members of each (`ep=[0,1]`, `dp_groups
+    = [[0,2],[1,3]]`, `new_group([0, 1])`): a ring of more than two ranks is named. It is
+    `possible`, without names, for two ranks, as one may have left out a call, and where only names
+    of functions tell the group; unless the source shows that one line goes over a set, whose order
+    no two processes share. Ranks that such a line leads to different groups are members of all of
+    these.
 
     ## False alarms
 

@@ -24,7 +24,8 @@ class SetupSlow(SuspectRule):
     training has not found its rhythm yet, or it is inside the forward of a module.
 
     Of texts, a rank has an open bar of progress, which took half of the limit or goes on below, and
-    others gave up waiting for the id of NCCL that this rank makes at the first collective.
+    others gave up waiting for the id of NCCL that this rank makes at the first collective; or its
+    stack shows that it prepares data, and its bar moves in the lines below.
 
     ## False alarms
 

@@ -67,7 +67,8 @@ class SkippedCollective(DivergenceRule):
 
     Or ranks come to one number with different calls, and source that is shown beside leaves the
     call of most ranks out on a condition (`if not batch: continue` above `dist.all_reduce`): of
-    calls of one kind, one of a few elements.
+    calls of one kind, one of a few elements. Or the rank itself says that it jumps over its step,
+    as it has no data for it, and all others reduce a few numbers.
 
     ## False alarms
 

@@ -7,11 +7,13 @@ from itertools import chain
 
 from whystuck.parse.logs.blocks.calls.group_notes import find_group_notes
 from whystuck.parse.logs.blocks.calls.rank_bars import find_rank_bars
+from whystuck.parse.logs.blocks.calls.rank_shapes import find_rank_shapes
 from whystuck.parse.logs.blocks.calls.rank_steps import find_rank_batches, find_rank_steps
 from whystuck.parse.logs.blocks.calls.skip_guards import find_skip_guards
 from whystuck.parse.logs.blocks.network.p2p_trials import find_p2p_trials
 from whystuck.parse.logs.blocks.rank_notes import find_rank_notes
 from whystuck.parse.logs.blocks.rank_tables.rank_types import find_rank_types
+from whystuck.parse.logs.blocks.stacks.listed_processes import find_listed_processes
 from whystuck.parse.logs.blocks.stacks.same_process import find_same_process
 from whystuck.parse.logs.blocks.tables.durations import find_durations
 from whystuck.parse.logs.blocks.tables.phase_times import find_phase_times
@@ -29,10 +31,12 @@ _FINDERS = (
     find_durations,
     find_skip_guards,
     find_same_process,
+    find_listed_processes,
     find_step_times,
     find_rank_steps,
     find_rank_batches,
     find_rank_bars,
+    find_rank_shapes,
     find_run_rates,
     find_rank_notes,
     find_phase_times,

@@ -55,6 +55,11 @@ _PS_ROW = re.compile(
     r"^\s{0,10}(?:[a-z_][\w+-]{0,31}\s{1,20})?(\d{2,7})\s{1,20}(?:\?|pts/\d|tty\d|\d{1,3}\.\d)"
     r".{0,4000}?\sRANK=(\d{1,7})(?!\S)"
 )
+# A launcher that tells a process and its command, with a variable of its environment.
+_STARTED = re.compile(
+    r"\b(?:process|pid)[ =:]{0,2}(\d{2,7})\b(?=.{0,40}\b(?:spawned|started|launched|forked|runs)\b"
+    r"|.{0,10}(?:->|=>|:) ).{0,1000}?(?<![\w-])RANK=(\d{1,7})(?![\w.])"
+)
 ENVIRON = re.compile(r"/proc/(\d{2,7})/environ\b")
 # A loop of a shell that prints the rank of one process after the other.
 _LOOP = re.compile(
@@ -140,7 +145,7 @@ def list_rank_pids(text: str) -> Iterator[tuple[int, int, bool]]:
         # In `rank 0 is pid 10, rank 1 is 11`, a process stands before the next rank, too.
         if number not in known:
             yield int(rank), int(number), bool(local)
-    for pattern in (_LOOKED, _PS_ROW):
+    for pattern in (_LOOKED, _PS_ROW, *((_STARTED,) if text.count(" RANK=") == 1 else ())):
         for number, rank in pattern.findall(text):
             yield int(rank), int(number), False
     for number, kind, rank in _LED_RANK.findall(text):

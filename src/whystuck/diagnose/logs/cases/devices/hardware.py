@@ -124,13 +124,21 @@ def _make_lost_node(events: list[LogEvent]) -> Iterator[Case]:
     telling = sorted(events, key=lambda event: not event.groups.get("node"))
     who = " and ".join(nodes) or "a host"
     teller = _TELLERS.get(events[0].signature.partition(".")[0], "Kubernetes")
+    # A scheduler asks its hosts again; mpirun lost a connection.
+    is_open = teller == "mpirun"
     yield Case(
         code=codes.HARDWARE_ERROR,
-        summary=f"{teller} lost {who}; what happened to it is not in the logs",
+        summary=f"{teller} lost {who}; "
+        + (
+            "whether its network, that host or the daemon there failed is not in the logs"
+            if is_open
+            else "what happened to it is not in the logs"
+        ),
         tier=OUTSIDE,
         nodes=tuple(nodes),
         lines=tuple(telling),
         time=find_time(events),
+        confidence=Confidence.POSSIBLE if is_open else Confidence.LIKELY,
         details={"kind": "node_failure"},
         ends_job=True,
         remedies=tuple(

@@ -28,8 +28,10 @@ _PAIR = 2
 # A loop so far above a call, and what says that it goes over something without an order.
 _NEAR_LINES = 8
 _FOR = re.compile(r"^\s{0,80}(?:async )?for \w")
-# `sum(term(x) for term in set(self.terms))`
-_FOR_SET = re.compile(r"\bfor \w[\w, ]{0,60} in (?:frozen)?set\(")
+# `sum(term(x) for term in set(self.terms))`, `for sync in {self.sync_a, self.sync_b}:`
+_FOR_SET = re.compile(
+    r"\bfor \w[\w, ]{0,60} in (?:(?:frozen)?set\(|\{\s?(?![^{}]{0,200}:)[^{}]{1,200}\})"
+)
 _UNORDERED = re.compile(
     r"\b(?:is|are|a|as) (?:a )?(?:python )?(?:frozen)?sets?\b|\b(?:frozen)?set\(|\bunordered\b"
     r"|\b(?:listdir|scandir|iterdir|i?glob)\(",
@@ -167,7 +169,7 @@ def _are_in_any_order(ring: Sequence[StackedWait], sources: Mapping[str, str]) -
     caller = sites[0][-shared]
     lines = sources.get(caller.file, "").split("\n")
     near = lines[max(0, caller.line - _NEAR_LINES) : caller.line]
-    if near and _FOR_SET.search(near[-1]):
+    if near and (_FOR_SET.search(near[-1]) or any(_FOR_SET.match(one.lstrip()) for one in near)):
         return True
     return any(_FOR.search(line) for line in near) and any(map(_is_unordered, near))
 

@@ -28,6 +28,12 @@ _LEAST_RANKS = 2
 _PLACES = 2
 # How a rank says that the batches it counts were all, and loops beside that over the training data.
 _ENDS = re.compile(r"\b(?:finished|done|completed?|ended|over|exhausted)\b", re.IGNORECASE)
+# That training is over may be said of all; who is over says what it does then.
+_LEAVES = re.compile(
+    r"exhausted|destroy_process_group|\bprocess group|\b(?:exit|leav|quit|return)(?:ing|s)\b"
+    r"|\bno more (?:data|batches|samples)\b|\b(?:good)?bye\b",
+    re.IGNORECASE,
+)
 _OTHER_LOOPS = re.compile(
     r"valid|\bval\b(?! \w{1,9}[ =:]{1,2}\d)|\bval[ _]?(?:loop|epoch|batch|step)|\beval|\btest"
     r"|warm-?up|prefetch|skip|drop|cach|preload|\bload",
@@ -111,7 +117,8 @@ def _place(view: LogView, ranks: Sequence[int]) -> Iterator[Place]:
 def _list_leavers(view: LogView) -> dict[int, LogEvent]:
     """Return the ranks that say that they leave a loop, or of which a line says so."""
     found: dict[int, LogEvent] = {}
-    for event in view.list_signatures("data.ended", "loop.ended", "group.left"):
+    over = (one for one in view.list_signatures("job.done") if _LEAVES.search(one.text))
+    for event in (*over, *view.list_signatures("data.ended", "loop.ended", "group.left")):
         named = event.groups.get("who") or ""
         rank = int(named) if named.isdecimal() else event.rank
         if rank >= 0 and is_said(event) and not event.is_past:

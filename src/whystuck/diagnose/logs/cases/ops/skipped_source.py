@@ -23,6 +23,12 @@ _MAX_LINES = 6
 _FEW = 64
 _SIGNATURE = "source.skipped"
 _SAID = ("py.left_out", "table.none_left")
+# How a rank says that it jumps over the rest of its step.
+_JUMPS = re.compile(
+    r"(?:\bcontinu(?:e|ing)|\breturn(?:s|ing)?|\bskip(?:s|ped|ping)?(?: (?:the |this )?(?:step|rest"
+    r"|(?:mini-?|micro-?)?batch|iteration|it))?|\bnext (?:step|batch|iteration))[\s.!)\]]*$",
+    re.IGNORECASE,
+)
 _RANK = re.compile(r"(?<![a-z_])rank[ _=:#]{0,2}(\d{1,7})\b", re.IGNORECASE)
 
 
@@ -34,7 +40,9 @@ def tell_skipped(view: LogView, ops: Sequence[ToldOp], case: Case | None) -> Cas
     """
     if case is None or case.code not in (codes.SHAPE_MISMATCH, codes.OP_MISMATCH):
         return case
-    said = [event for event in view.list_signatures(*_SAID) if is_said(event)]
+    # One line may tell it in two ways.
+    rows = {(one.artifact, one.row): one for one in view.list_signatures(*_SAID) if is_said(one)}
+    said = [*rows.values()]
     # What was said of an earlier step, in which nobody hung, is no reason.
     is_once = len(said) == 1 and said[0].count == 1 and not said[0].is_past
     speaker = (_find_speaker(said[0]),) if is_once else ()
@@ -75,8 +83,11 @@ def _tell_odd(
         told = guards[0].groups
         why = f"the source leaves it out by `if {told['test']:.80}: {told['jump']}`"
         return _make_case(case, own[0], rest[0], guards[0], why)
-    # Two calls of unlike ops may be either's mistake.
-    if guards or not speaker or speaker != case.ranks or own[0].op != rest[0].op:
+    if guards or not speaker or speaker != case.ranks:
+        return case
+    # Two calls of unlike ops may be either's mistake, but for one that jumps over a few numbers.
+    is_jump = _JUMPS.search(said[0].text) is not None and _are_few(own, rest)
+    if own[0].op != rest[0].op and not is_jump:
         return case
     why = f"it says that it has nothing for it: `{said[0].text.strip():.100}`"
     return _make_case(case, own[0], rest[0], said[0], why)
@@ -84,8 +95,11 @@ def _tell_odd(
 
 def _are_next(own: Sequence[ToldOp], rest: Sequence[ToldOp]) -> bool:
     """Tell whether a few numbers, or another op, are what the ranks left out."""
-    if own[0].op != rest[0].op:
-        return True
+    return own[0].op != rest[0].op or _are_few(own, rest)
+
+
+def _are_few(own: Sequence[ToldOp], rest: Sequence[ToldOp]) -> bool:
+    """Tell whether the others reduce a few numbers, and the ranks are in a larger call."""
     sizes = [prod(op.sizes[0]) if op.sizes[0] else 0 for op in (*rest, *own)]
     return 0 < max(sizes[: len(rest)]) <= _FEW < min(sizes[len(rest) :])
 

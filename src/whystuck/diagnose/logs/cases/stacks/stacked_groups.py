@@ -16,6 +16,7 @@ _Groups = Mapping[str, frozenset[frozenset[int]]]
 # Frames in which a comment, or the name of a function, may say which group a call is of.
 _NEAR = 3
 _GROUP = re.compile(r"\b(?:process_)?(?:group|pg) ?[=:] ?['\"]?([A-Za-z]\w{0,40})")
+_KIND = re.compile(r"(?<=\w)[_-](?:process_)?(?:groups?|pgs?)$", re.IGNORECASE)
 _WORD = re.compile(r"[A-Za-z][A-Za-z0-9]*")
 # Groups that are mostly called by their short names, and in full.
 _LONG = {
@@ -53,6 +54,10 @@ def list_stacked_waits(view: LogView) -> list[StackedWait]:
     for file in view.files:
         for name, sets in file.groups.items():
             groups.setdefault(name, set()).update(sets)
+    for event in view.list_signatures("table.members"):
+        name = _KIND.sub("", event.groups["name"]).lower()
+        members = frozenset(map(int, event.groups["members"].split(",")))
+        groups.setdefault(name, set()).add(members)
     known = {name: frozenset(sets) for name, sets in groups.items()}
     last = {one.rank: one for one in view.evidence.stacks if not one.worker and one.rank >= 0}
     found = dict[int, tuple[str, frozenset[int], bool]]()
@@ -134,15 +139,17 @@ def _list_calls(thread: ThreadStack, sources: Mapping[str, str]) -> list[str]:
 
     A call may go on in the lines below.
     """
-    user = [one for one in thread.frames if is_user_frame(one)][:_NEAR]
-    called = [one.function for one in thread.frames]
     found: list[str] = []
-    for frame in user:
+    begin = 0
+    for at in [at for at, one in enumerate(thread.frames) if is_user_frame(one)][:_NEAR]:
+        frame = thread.frames[at]
         lines = sources.get(frame.file, "").split("\n")
         text = lines[frame.line - 1] if 0 < frame.line <= len(lines) else ""
-        inner = called[thread.frames.index(frame) - 1] if thread.frames.index(frame) else ""
-        if inner and f"{inner}(" in text:
-            found.append(text.partition(f"{inner}(")[2].partition("#")[0])
+        # What wraps a call of torch lies in between.
+        inner = (one.function for one in reversed(thread.frames[begin:at]))
+        call = next((f"{one}(" for one in inner if f"{one}(" in text), "")
+        found += [text.partition(call)[2].partition("#")[0]] if call else []
+        begin = at
     return found
 
 

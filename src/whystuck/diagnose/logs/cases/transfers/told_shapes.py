@@ -37,10 +37,9 @@ def find_odd_shapes(view: LogView, counts: tuple[int, int]) -> OddShapes | None:
         view: The logs.
         counts: The bytes that came, and those that were expected.
     """
+    told = view.list_signatures("torch.shape", "table.rank_shape")
     last = {
-        event.rank: event
-        for event in sorted(view.list_signatures("torch.shape"), key=lambda event: event.row)
-        if event.rank >= 0
+        event.rank: event for event in sorted(told, key=lambda event: event.row) if event.rank >= 0
     }
     if len(last) < _LEAST_RANKS or len({event.artifact for event in last.values()}) > 1:
         return None

@@ -23,6 +23,11 @@ _MEMBERS = re.compile(
     rf"(?:global )?(?:ranks|members)[ =:]{{0,3}}{_LIST}"
     rf"|(?<![\w.])([A-Za-z][\w-]{{0,60}}_(?:group|pg))['\"]?\s?[=:]\s?{_LIST}"
 )
+# `self.ep_group = dist.new_group([0, 1])`, or a comment behind a call on the group.
+_MADE = re.compile(
+    r"(?<!\w)([A-Za-z][\w-]{0,60})\)?\s{0,8}(?:=|:|#|//|<--?) {0,2}(?:is |made by )?"
+    rf"(?:(?:torch\.)?dist(?:ributed)?\.)?new_group\(\s?(?:ranks\s?=\s?)?{_LIST}"
+)
 _ORDER = re.compile(
     r"(?<![a-z])(?:\w{1,30}_)?order(?: of (?:the )?(?:process )?groups)?\s?(?:is\s?)?[=:]\s?"
     r"[\[(]?\s?"
@@ -93,9 +98,8 @@ def find_group_notes(data: bytes, row: int) -> Iterator[TabledSeen]:
     for at, line in enumerate(lines):
         if found >= _MAX_NOTES:
             return
-        for match in _MEMBERS.finditer(line[:2000]) if "[" in line or "(" in line else ():
+        for name, members in _list_members(line[:2000]) if "[" in line or "(" in line else ():
             found += 1
-            name, members = match[1] or match[3], match[2] or match[4]
             if len(members) < _MAX_MEMBERS * 8 and _are_ranks(members):
                 groups = {"name": name, "members": re.sub(r"\s", "", members)}
                 yield TabledSeen("table.members", row + at, LogLine(line.strip()), groups)
@@ -108,6 +112,14 @@ def find_group_notes(data: bytes, row: int) -> Iterator[TabledSeen]:
             found += 1
             groups = {"own": own, "names": "\t".join(names)}
             yield TabledSeen("table.order", row + at, LogLine(line.strip()), groups)
+
+
+def _list_members(line: str) -> Iterator[tuple[str, str]]:
+    """Yield the groups whose members a line tells."""
+    for match in _MEMBERS.finditer(line):
+        yield match[1] or match[3], match[2] or match[4]
+    if "new_group(" in line:
+        yield from ((match[1], match[2]) for match in _MADE.finditer(line))
 
 
 def _read_order(line: str) -> list[str]:

@@ -78,13 +78,23 @@ _FIRST_OF = re.compile(
 )
 
 
+# Behind a rank, its seat on the host: `rank 6 (gpu-b, local rank 2)`, `rank 6 / local_rank=2`.
+_SEAT = re.compile(
+    r"((?<![a-z_])(?<!local )(?<!local-)rank[ _:=#]{0,2}\d{1,7}(?: on [\w.-]{1,64})?"
+    r"(?: ?[(\[/,] ?(?:pid[ =:]{0,2}\d{1,10}|(?=\w{1,64}[.-]|[a-z]{1,64}\d)[\w.-]{1,64})?)?)"
+    r"[ ,;/]{0,3}\blocal[ _-]?rank[ =:_#]{0,2}\d{1,4}(?![\w.])",
+    re.IGNORECASE,
+)
+
+
 def cut_sentence(text: str, writer: int) -> str:
     """Return the sentence of a line that says whose stack stands below, or else the line.
 
     It is the last one, where that leads to what stands below, or the first one, where that tells of
     a dump and the others name no rank: `# dump of an hour ago, rank 2. The others are idle`. Behind
-    a command, it is the beginning of the comment.
+    a command, it is the beginning of the comment. The local rank of a rank is left out.
     """
+    text = _SEAT.sub(r"\1", text) if "ocal" in text else text
     if COMMAND.search(text) and (comment := _COMMENT.search(text)):
         return text[: comment.end()]
     if writer != UNKNOWN_RANK:
@@ -248,16 +258,18 @@ _AROUND = (
     r"(?:(?:all|the|other|remaining|these|while|and|but|on|for|of|stacks?|dumps?|traces?|py-?spy"
     r"|gdb|here|is) ){0,5}"
 )
+# A time may stand before it, as of a look: `14:05 | ranks 0-3`.
+_WHEN = r"^[\W_]{0,12}(?:\d{1,2}:\d\d(?::\d\d)?[\W_]{1,6})?"
 # `ranks 0-3,5-7:`, `=== stacks of ranks [0, 1, 3] (all alike) ===`
 _SEVERAL = re.compile(
-    rf"^[\W_]{{0,12}}{_AROUND}(?P<word>ranks?) ?[=:]? ?[\[({{]?"
+    rf"{_WHEN}{_AROUND}(?P<word>ranks?) ?[=:]? ?[\[({{]?"
     r"(?P<ranks>\d{1,7}(?: ?(?:-|\u2013|\.{2,3}) ?\d{1,7}| ?[,&/+] ?(?:and )?\d{1,7}| and \d{1,7}"
     r"| \d{1,7}){1,400})[\])}]?"
-    rf"(?: ?\([^()]{{0,80}}\))?(?:,? (?:{_FILLERS})){{0,8}} ?:?[\W_]*$",
+    rf"(?: ?\([^()]{{0,80}}\))?(?:(?:,| -)? (?:{_FILLERS})){{0,8}} ?:?[\W_]*$",
     re.IGNORECASE,
 )
 _OTHERS_ALL = re.compile(
-    rf"^[\W_]{{0,12}}{_AROUND}(?:others?|rest|everyone else|everybody else|remaining ones)"
+    rf"{_WHEN}{_AROUND}(?:others?|rest|everyone else|everybody else|remaining ones)"
     rf"(?:(?: of the)? (?:ranks?|processes|workers|ones))?(?: ?\([^()]{{0,80}}\))?"
     rf"(?:,? (?:{_FILLERS}|looks?|like|this)){{0,8}} ?:[\W_]*$",
     re.IGNORECASE,

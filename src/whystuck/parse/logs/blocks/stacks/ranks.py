@@ -11,6 +11,7 @@ from whystuck.evidence.live import StackSample
 from whystuck.evidence.logs.lines import UNKNOWN_RANK, LogEvent
 from whystuck.evidence.ranks import FIRST_UNNUMBERED, MAX_RANK
 from whystuck.parse.logs.blocks.stacks.children import mark_children
+from whystuck.parse.logs.blocks.stacks.listed_processes import list_listed
 from whystuck.parse.logs.blocks.stacks.same_process import find_rank_above, list_notes
 from whystuck.parse.logs.blocks.stacks.savers import find_saver
 from whystuck.parse.logs.blocks.stacks.seen import StackSeen
@@ -54,7 +55,7 @@ def make_stacks(
         shared = _find_shared(log.source.part.stacks)
         alone = _find_alone(log.source.part.stacks)
         saver, notes = _find_saver(log, events), list_notes(log, events)
-        held = _list_held(log.source.part.stacks)
+        held = _list_held(log.source.part.stacks) or list_listed(log, events)
         for seen in log.source.part.stacks:
             known = _find_own(index, log, seen, saver, notes, held)
             is_local = is_small and not seen.node and seen.local not in {-1, *shared}

@@ -9,11 +9,10 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from whystuck.evidence.live import ThreadStack
 from whystuck.evidence.logs.lines import UNKNOWN_RANK
-from whystuck.evidence.ops.collectives import Frame
 from whystuck.evidence.ranks import MAX_RANK
 from whystuck.parse.logs.blocks.stacks.children import find_own_parent, find_parent
 from whystuck.parse.logs.blocks.stacks.commands import find_local_rank, find_rank
@@ -50,6 +49,7 @@ from whystuck.parse.logs.blocks.stacks.headings import (
 )
 from whystuck.parse.logs.blocks.stacks.hosts import find_host
 from whystuck.parse.logs.blocks.stacks.mains import is_worker, mark_main
+from whystuck.parse.logs.blocks.stacks.pending import MAX_STRANGERS, Heading, OpenProcess
 from whystuck.parse.logs.blocks.stacks.seen import StackSeen
 from whystuck.parse.logs.blocks.stacks.summaries import read_summary
 from whystuck.parse.logs.lines.lines import LogLine
@@ -72,7 +72,6 @@ STACK_MARKS = (
     b" (queue.py:",
     b'distributed_c10d.py", line',
 )
-_MAX_STRANGERS = 200
 _MAX_THREADS = 256
 _MAX_FRAMES = 200
 _MAX_NOTES = 16
@@ -85,54 +84,19 @@ _MAX_BEHIND = 4
 _MAX_SHOWN = 64
 
 
-@dataclass(slots=True)
-class _Open:
-    """A process whose stacks are being read; ``seen`` is the number of its last line."""
-
-    process: StackSeen
-    seen: int = 0
-    frames: list[Frame] = field(default_factory=list)
-    command: str = ""
-    notes: list[tuple[int, str]] = field(default_factory=list)
-    # How far in the variables of the last frame stand, -1 where none are shown.
-    indent: int = -1
-    # So many frames make a stack: a line of a rank alone may look like one.
-    least: int = 1
-
-
-@dataclass(slots=True)
-class _Heading:
-    """What was said before the stacks that come next."""
-
-    rank: int = UNKNOWN_RANK
-    pid: int = 0
-    command: str = ""
-    seen: int = -_MAX_STRANGERS
-    # The process that is said to be of the rank; the rank that a prefix says wrote it.
-    rank_pid: int = 0
-    writer: int = UNKNOWN_RANK
-    node: str = ""
-    local: int = -1
-    others: frozenset[int] = frozenset()
-    is_rest: bool = False
-
-    @property
-    def names_one(self) -> bool:
-        """Whether it tells whose the next stack is: a rank's, or one process's."""
-        return self.rank != UNKNOWN_RANK or self.local >= 0 or self.is_rest or bool(self.command)
-
-
 class StackReader:
     """Follows the stacks of all writers of one log."""
 
     def __init__(self) -> None:
-        self._open: dict[str, _Open] = {}
-        self._heading = _Heading()
+        self._open: dict[str, OpenProcess] = {}
+        self._heading = Heading()
         self._last_owner = ""
         self._lines = 0
         # Processes of which the rank is told, and the last one that others are said to be like.
         self._shown: deque[StackSeen] = deque(maxlen=_MAX_SHOWN)
         self._alike: StackSeen | None = None
+        # Where somebody last said which ranks are alike, of which stack, and who they are.
+        self._said_alike: tuple[int, StackSeen, list[int]] | None = None
         # The process whose children are shown.
         self._parent = 0
         # The last line that was read while a stack was open.
@@ -168,7 +132,7 @@ class StackReader:
             yield from self._take(text, line)
         self.last_row = row if self._open else self.last_row
         for owner in [
-            owner for owner, one in self._open.items() if self._lines - one.seen > _MAX_STRANGERS
+            owner for owner, one in self._open.items() if self._lines - one.seen > MAX_STRANGERS
         ]:
             yield from self._close(owner)
 
@@ -216,6 +180,8 @@ class StackReader:
             shown = self._find_shown(whose) if whose >= 0 else shown
         if not same or shown is None:
             return False
+        ranks = find_group_heading(text[:400], line.rank)[0]
+        self._said_alike = (self._lines, shown, ranks) if ranks else None
         shown.others |= same - {shown.rank}
         self._alike = shown
         if known is not None:
@@ -242,7 +208,7 @@ class StackReader:
             and (bool(known.process.threads) and not known.frames)
         )
 
-    def _find_open(self, owner: str) -> _Open | None:
+    def _find_open(self, owner: str) -> OpenProcess | None:
         """Find the process that a writer has open; only its first line may have all its names."""
         known = self._open.get(owner)
         if known is not None:
@@ -263,29 +229,29 @@ class StackReader:
             is_near = self._lines - self._heading.seen <= _MAX_PREAMBLE
             pid, command = process
             is_own = is_near and not self._heading.pid and self._heading.rank_pid in (0, pid)
-            told, node = self._heading if is_own else _Heading(), self._heading.node * is_near
+            told, node = self._heading if is_own else Heading(), self._heading.node * is_near
             rank, whose = told.rank, (told.local, told.others)
             rank = find_rank(command) if rank == UNKNOWN_RANK else rank
-            self._heading = _Heading(rank, pid, command, self._lines, 0, writer, node, *whose)
+            self._heading = Heading(rank, pid, command, self._lines, 0, writer, node, *whose)
         elif self._open and (odd := find_odd_heading(text[:200])):
             own = read_heading_pid(text)
-            self._heading = _Heading(odd[0], 0, "", self._lines, own, writer, local=odd[1])
+            self._heading = Heading(odd[0], 0, "", self._lines, own, writer, local=odd[1])
         elif (local := find_local_heading(text[:200], writer)) >= 0:
-            self._heading = _Heading(seen=self._lines, writer=writer, local=local)
+            self._heading = Heading(seen=self._lines, writer=writer, local=local)
             self._heading.rank_pid = read_heading_pid(text)
             self._heading.others = find_same(text[:400], is_heading=True)
         elif match := find_heading(text[:200], writer):
             groups, self._parent = match.groupdict(), 0
             number = int(groups.get("rank") or groups.get("last") or match["said"])
             rank = number if number <= MAX_RANK else UNKNOWN_RANK
-            self._heading = _Heading(rank, 0, "", self._lines, read_heading_pid(text), writer)
+            self._heading = Heading(rank, 0, "", self._lines, read_heading_pid(text), writer)
             others = find_same(text[:400], is_heading=True) - {rank}
             self._heading.others, self._heading.node = others, find_host(text)
         elif not self._note_several(text, writer):
             if GDB_NOISE.match(text):
                 self._heading.seen += 1
             elif writer not in (UNKNOWN_RANK, self._heading.writer, self._heading.rank):
-                self._heading = _Heading()  # somebody else speaks: it was no heading
+                self._heading = Heading()  # somebody else speaks: it was no heading
             return False
         return True
 
@@ -295,7 +261,7 @@ class StackReader:
         node = find_host(text) if not ranks and not is_rest else ""
         if ranks or is_rest or node:
             first, *others = ranks or [UNKNOWN_RANK]
-            self._heading = _Heading(first, seen=self._lines, writer=writer, node=node)
+            self._heading = Heading(first, seen=self._lines, writer=writer, node=node)
             self._heading.others, self._heading.is_rest = frozenset(others), is_rest
         return bool(ranks or is_rest or node)
 
@@ -307,6 +273,7 @@ class StackReader:
             known = None
         if known is None:
             process = StackSeen(row, line, source=name_source(head))
+            self._take_as_heading()
             known = self._open_process(process, find_pid(head))
             take_note(process, head.groupdict().get("note") or "")
         self._end_thread(known)
@@ -318,7 +285,15 @@ class StackReader:
         if head.re is GDB_BARE:
             self._take_frame(head.string, line.owner)
 
-    def _open_process(self, process: StackSeen, main_pid: int = 0) -> _Open:
+    def _take_as_heading(self) -> None:
+        """Take what was said of ranks that are alike as the heading of a stack right below it."""
+        at, shown, ranks = self._said_alike or (0, None, [])
+        if shown is not None and self._lines - at == 1:
+            shown.others -= {*ranks}
+            others = frozenset(ranks[1:])
+            self._heading = Heading(ranks[0], seen=at, others=others)
+
+    def _open_process(self, process: StackSeen, main_pid: int = 0) -> OpenProcess:
         line, heading = process.line, self._heading
         if self._lines - heading.seen <= _MAX_PREAMBLE + (2 if heading.pid else 0):
             is_own = line.rank in (UNKNOWN_RANK, heading.writer, heading.rank)
@@ -332,10 +307,10 @@ class StackReader:
             process.pid = own_pid or heading.rank_pid
             process.parent = find_own_parent(heading.command)
         process.parent = process.parent or self._parent
-        self._heading, self._alike = _Heading(), None
+        self._heading, self._alike = Heading(), None
         if process.own_rank != UNKNOWN_RANK:
             self._shown.append(process)
-        known = self._open[line.owner] = _Open(process, self._lines, command=heading.command)
+        known = self._open[line.owner] = OpenProcess(process, self._lines, command=heading.command)
         return known
 
     def _take_frame(self, text: str, owner: str) -> bool:
@@ -355,7 +330,7 @@ class StackReader:
         known.seen = self._lines
         return True
 
-    def _is_variable(self, known: _Open, text: str) -> bool:
+    def _is_variable(self, known: OpenProcess, text: str) -> bool:
         """Tell whether a line shows variables of the last frame."""
         if known.process.source != "py-spy" or not known.frames:
             return False
@@ -368,7 +343,7 @@ class StackReader:
             known.seen = self._lines
         return known.indent >= 0
 
-    def _end_thread(self, known: _Open) -> None:
+    def _end_thread(self, known: OpenProcess) -> None:
         """Give the thread that is read its frames."""
         if known.process.threads and known.frames:
             last = known.process.threads[-1]
@@ -390,7 +365,7 @@ class StackReader:
             yield process
 
 
-def _is_other(known: _Open, head: re.Match[str]) -> bool:
+def _is_other(known: OpenProcess, head: re.Match[str]) -> bool:
     """Tell whether a thread is of another process, or of a later look, than those before."""
     if name_source(head) != known.process.source or head.re is GDB_BARE:
         return True
