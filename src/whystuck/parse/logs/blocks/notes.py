@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import chain
 
+from whystuck.parse.logs.blocks.calls.entered_calls import find_entered_calls
 from whystuck.parse.logs.blocks.calls.group_notes import find_group_notes
 from whystuck.parse.logs.blocks.calls.rank_bars import find_rank_bars
 from whystuck.parse.logs.blocks.calls.rank_steps import find_rank_batches, find_rank_steps
@@ -23,6 +24,7 @@ from whystuck.parse.logs.blocks.tables.work_lists import find_work_lists
 
 _FINDERS = (
     find_group_notes,
+    find_entered_calls,
     find_rank_types,
     find_step_rates,
     find_work_lists,
