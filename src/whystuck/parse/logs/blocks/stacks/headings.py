@@ -15,6 +15,7 @@ _RANK = r"[Rr](?:ANK|ank)[ _:=#]{0,2}\(?(?P<rank>\d{1,7})"
 _HEADING = re.compile(
     rf"^[\W_]{{0,12}}{_RANK}\b(?:[\W_]*$|:? ?https?://"
     r"|[\s,:]*\(?(?:pid|PID|host|node|on|at|py-spy)\b"
+    r"|[\s,:]*\(?(?:data[ _-]?loader )?worker (?:process |pid ){0,2}\d"
     r"| ?\((?![^()]{0,99}[Rr]ank)[^()]{1,100}\)[\W_]*$)"
     rf"|(?:^|[\s#*=(,-]){_RANK.replace('rank>', 'last>')}[\W_]{{0,12}}$"
 )
@@ -361,7 +362,8 @@ def read_ranks_in_order(text: str) -> list[int]:
 
 # The process of the rank, where a heading tells both.
 _HEADING_PID = re.compile(
-    r"\b(?:pid|PID)[ =:#]{0,3}(\d{1,10})\b|^[\W_]{0,12}(\d{2,7})[ ,:(]{1,3}RANK[= ]"
+    r"\b(?:pid|PID|worker(?: process)? ?(?=\d{3}))[ =:#]{0,3}(\d{1,10})\b"
+    r"|^[\W_]{0,12}(\d{2,7})[ ,:(]{1,3}RANK[= ]"
 )
 
 

@@ -62,6 +62,8 @@ STACK_MARKS = (
     b"(most recent call first)",
     b" (LWP ",
     b"#0  0x",
+    b"#0  __",
+    b"#0  futex_",
     b" (torch/",
     b" (pdb.py:",
     b" (threading.py:",
