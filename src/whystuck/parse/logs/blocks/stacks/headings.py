@@ -26,9 +26,14 @@ _SAID = re.compile(
     rf"^(?P<before>[^\[\]]{{0,60}}?(?<![a-z_])){_RANK.replace('rank>', 'said>')}(?![\w-])"
     r"(?P<after>[^\[\]]{0,100}):[\W_]*$"
 )
+# `py-spy`, `dump`, `faulthandler.dump_traceback_later(600)`
+_TOOL = (
+    r"(?:(?:py-?spy|pystack|gdb|stacks?|dump|backtrace|trace)\b"
+    r"|faulthandler(?:\.\w{1,30}(?:\(\d{0,9}\))?)?(?!\w))"
+)
 # Above it, the tool that shows it and whose it is: `py-spy rank 0, three times`.
 _SHOWN = re.compile(
-    r"^(?P<before>[^\[\]\w]{0,12}(?:py-?spy|pystack|gdb|stack|dump|backtrace|trace)\b[^\[\]:]{0,30}?"
+    rf"^(?P<before>[^\[\]\w]{{0,12}}{_TOOL}[^\[\]:]{{0,30}}?"
     rf"(?<![a-z_])){_RANK.replace('rank>', 'said>')}(?![\w-])(?P<after>[^\[\]]{{0,100}})$",
     re.IGNORECASE,
 )
@@ -71,8 +76,8 @@ _COMMENT = re.compile(
 
 # `# py-spy on rank 3 at 15:39, ranks 1 and 2 are in all_gather like 0`
 _FIRST_OF = re.compile(
-    r"([^\w\[\]]{0,12}(?:py-?spy|pystack|gdb|stacks?|dump|backtrace|trace)\b[^,;\[\]\d]{0,30}"
-    r"\brank[ _:=#]{0,2}\d{1,7}\b(?: (?:at|around|from) [\d:]{4,8})?)[,;] "
+    rf"([^\w\[\]]{{0,12}}{_TOOL}[^,;\[\]\d]{{0,30}}"
+    r"\brank[ _:=#]{0,2}\d{1,7}\b(?: (?:only|alone))?(?: (?:at|around|from) [\d:]{4,8})?)[,;] "
     r"(?:while |and )?(?:the )?(?:others?|rest|ranks? ?\d[\d, &and-]{0,40}) "
     r"(?:are|is|sit|waits?|hangs?)\b(?!.{0,24}\b(?:same|identical|alike|ditto|idem)\b)",
     re.IGNORECASE,
