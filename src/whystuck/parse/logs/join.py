@@ -21,6 +21,7 @@ from whystuck.parse.logs.owners.known_logs import (
     find_devices,
     find_own_rank,
     has_launchers,
+    list_host_ranks,
     list_ordered,
     list_said_places,
     list_told,
@@ -256,7 +257,7 @@ class LogIndex:
             for place, ranks in facts.rank_by_place.items():
                 self._rank_by_local[place] |= ranks
             self._note_ends(log)
-            for host, first, last in facts.said.host_ranks:
+            for host, first, last in list_host_ranks(log.source.part):
                 for rank in range(first, last + 1):
                     self._rank_by_local[host, rank - first].add(rank)
         self._said_nodes = dict(list_said_places(self.logs, self._hosts))
