@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from whystuck.diagnose.logs.cases.compiling.compiler_children import make_compiler_children
 from whystuck.diagnose.logs.cases.compiling.recompiles import make_recompiles
 from whystuck.diagnose.logs.cases.config import make_config_errors
 from whystuck.diagnose.logs.cases.costs.breakdowns import make_breakdowns
@@ -164,6 +165,7 @@ MAKERS: tuple[Maker, ...] = (
     make_busy,
     make_built_late,
     make_recompiles,
+    make_compiler_children,
     make_stale_files,
     make_silent_storage,
     make_process_states,

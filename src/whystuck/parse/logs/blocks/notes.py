@@ -10,6 +10,7 @@ from whystuck.parse.logs.blocks.calls.group_notes import find_group_notes
 from whystuck.parse.logs.blocks.calls.rank_bars import find_rank_bars
 from whystuck.parse.logs.blocks.calls.rank_steps import find_rank_batches, find_rank_steps
 from whystuck.parse.logs.blocks.calls.skip_guards import find_skip_guards
+from whystuck.parse.logs.blocks.machines.compiler_rows import find_compiler_rows
 from whystuck.parse.logs.blocks.machines.host_ranks import find_host_ranks
 from whystuck.parse.logs.blocks.network.p2p_checks import find_p2p_checks
 from whystuck.parse.logs.blocks.network.p2p_trials import find_p2p_trials
@@ -43,6 +44,7 @@ _FINDERS = (
     find_p2p_trials,
     find_p2p_checks,
     find_host_ranks,
+    find_compiler_rows,
 )
 
 
