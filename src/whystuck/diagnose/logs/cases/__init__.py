@@ -69,6 +69,7 @@ from whystuck.diagnose.logs.cases.processes.thread_errors import make_thread_err
 from whystuck.diagnose.logs.cases.resources.memlock import make_memlock
 from whystuck.diagnose.logs.cases.resources.memory import make_host_memory
 from whystuck.diagnose.logs.cases.resources.memory_daemons import make_daemons
+from whystuck.diagnose.logs.cases.resources.process_limits import make_process_limits
 from whystuck.diagnose.logs.cases.resources.shared_memory import make_shared_memory
 from whystuck.diagnose.logs.cases.resources.stale_files import make_stale_files
 from whystuck.diagnose.logs.cases.resources.storage import make_silent_storage
@@ -128,6 +129,7 @@ MAKERS: tuple[Maker, ...] = (
     make_miscomputing,
     make_absent,
     make_memlock,
+    make_process_limits,
     make_shared_memory,
     make_config_errors,
     make_unstarted,
