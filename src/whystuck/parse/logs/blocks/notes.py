@@ -12,6 +12,7 @@ from whystuck.parse.logs.blocks.calls.rank_steps import find_rank_batches, find_
 from whystuck.parse.logs.blocks.calls.skip_guards import find_skip_guards
 from whystuck.parse.logs.blocks.machines.compiler_rows import find_compiler_rows
 from whystuck.parse.logs.blocks.machines.host_ranks import find_host_ranks
+from whystuck.parse.logs.blocks.machines.load_averages import find_load_averages
 from whystuck.parse.logs.blocks.machines.process_limits import find_process_limits
 from whystuck.parse.logs.blocks.network.p2p_checks import find_p2p_checks
 from whystuck.parse.logs.blocks.network.p2p_trials import find_p2p_trials
@@ -47,6 +48,7 @@ _FINDERS = (
     find_host_ranks,
     find_compiler_rows,
     find_process_limits,
+    find_load_averages,
 )
 
 
