@@ -17,6 +17,7 @@ from whystuck.parse.logs.blocks.machines.process_limits import find_process_limi
 from whystuck.parse.logs.blocks.network.p2p_checks import find_p2p_checks
 from whystuck.parse.logs.blocks.network.p2p_trials import find_p2p_trials
 from whystuck.parse.logs.blocks.rank_notes import find_rank_notes
+from whystuck.parse.logs.blocks.rank_tables.rank_hashes import find_rank_hashes
 from whystuck.parse.logs.blocks.rank_tables.rank_types import find_rank_types
 from whystuck.parse.logs.blocks.stacks.same_process import find_same_process
 from whystuck.parse.logs.blocks.tables.durations import find_durations
@@ -49,6 +50,7 @@ _FINDERS = (
     find_compiler_rows,
     find_process_limits,
     find_load_averages,
+    find_rank_hashes,
 )
 
 
