@@ -33,6 +33,15 @@ _ENDS = {"elastic.abort", "c10d.teardown"}
 _MAX_LINES, _MAX_CALLS = 6, 4
 _NCCL_CLOSED = "nccl.socket_closed"
 _PEER = re.compile(r"\[?([\w.:-]{1,253}?)\]?<\d{1,5}>")
+# What NCCL says of any call that failed, and what it says of connections.
+_SYSTEM = re.compile(
+    r"unhandled system error|ncclSystemError: System call|^Last error:\s*$", re.IGNORECASE
+)
+_PEER_WORDS = re.compile(
+    r"\b(?:closed|reset|refused|remote|peers?|broken pipe|timed out|no route|unreachable|socket"
+    r"(?!, malloc))\b|\w*[Ss]ocket[A-Z]\w*",
+    re.IGNORECASE,
+)
 _STORE = re.compile(
     r"SocketImpl\(fd=\d{1,9}, addr=\[([\w.:-]{1,253})\]:\d{1,5}, remote=\[([\w.:-]{1,253})\]:\d"
 )
@@ -193,6 +202,12 @@ def make_lost(view: LogView) -> Iterator[Case]:
             f"{who} lost the store on {store}: that host, or its launcher, went away first; why is "
             "not in the logs"
         )
+    is_open = not peer and not store and _tells_no_peer(events, exceptions)
+    if is_open:
+        summary = (
+            f"NCCL says {f'of {who} ' if ranks else ''}that a system call or a library failed: "
+            "whether a peer went away, or what else it is, is not in the logs"
+        )
     yield Case(
         code=codes.PEER_LOST,
         summary=summary,
@@ -201,9 +216,20 @@ def make_lost(view: LogView) -> Iterator[Case]:
         lines=lines,
         exceptions=exceptions,
         time=find_time(events, exceptions),
+        confidence=Confidence.POSSIBLE if is_open else Confidence.LIKELY,
         details={"cut": ranks} | ({"store": store} if store else {}),
-        remedies=(choose_host_command(view, ranks),),
+        remedies=(
+            *(("export NCCL_DEBUG=WARN   # for the next run: it prints what failed",) * is_open),
+            choose_host_command(view, ranks),
+        ),
     )
+
+
+def _tells_no_peer(events: Sequence[LogEvent], exceptions: Sequence[PythonException]) -> bool:
+    """Tell whether NCCL has but the general word for a failed call, and for no connection."""
+    texts = [*(event.text for event in events), *(item.message for item in exceptions)]
+    is_nccl = all(one.signature == "nccl.result" for one in events) and bool(texts)
+    return is_nccl and all(_SYSTEM.search(text) and not _PEER_WORDS.search(text) for text in texts)
 
 
 def _find_lost_host(events: Sequence[LogEvent]) -> str:
