@@ -39,7 +39,7 @@ _SYSTEM = re.compile(
 )
 _PEER_WORDS = re.compile(
     r"\b(?:closed|reset|refused|remote|peers?|broken pipe|timed out|no route|unreachable|socket"
-    r"(?!, malloc))\b|\w*[Ss]ocket[A-Z]\w*",
+    r"(?!, malloc))\b|(?-i:ocket[A-Z])",
     re.IGNORECASE,
 )
 _STORE = re.compile(
