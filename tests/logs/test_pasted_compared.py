@@ -126,3 +126,66 @@ def test_rows_of_other_values_tell_of_no_difference(tmp_path: Path, row: str) ->
     lines = [row.format(step, "815.40112", "815.93344") for step in (700, 720)]
 
     assert all(one.code != "V501" for one in say(tmp_path, *lines).findings)
+
+
+HASHED = [
+    "I print the md5 of all params on every rank, once in 50 steps",
+    "sha256 of the flattened weights (first digits):",
+    "weights should be the same, so here is a crc32 over the model state:",
+    "digest of the parameters of each rank",
+]
+HASH_ROWS = ["step {0}  {1}", "{0} | {1}", "iter {0}: {1}"]
+
+
+def hash_row(form: str, step: int, *values: str, sign: str = "r") -> str:
+    return form.format(step, " ".join(f"{sign}{rank} {one}" for rank, one in enumerate(values)))
+
+
+ODD_ROW = hash_row(HASH_ROWS[0], 5, "aa11bb", "aa11bb", "cc22dd")
+
+
+@pytest.mark.parametrize("said", HASHED)
+@pytest.mark.parametrize("form", HASH_ROWS)
+@pytest.mark.parametrize("sign", ["r", "rank"])
+def test_rank_whose_hash_differs_from_a_step_on_is_named(
+    tmp_path: Path, said: str, form: str, sign: str
+) -> None:
+    rows = [
+        hash_row(form, 50, *["ab12cd"] * 4, sign=sign),
+        hash_row(form, 100, "77aa01", "77aa01", "0f3c99", "77aa01", sign=sign),
+        hash_row(form, 150, "1be902", "1be902", "d41d8c", "1be902", sign=sign),
+    ]
+    finding = first_of(say(tmp_path, said, *rows))
+
+    assert (finding.name, finding.culprits.ranks) == ("weights-diverged", [2])
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        pytest.param([ODD_ROW], id="not said"),
+        pytest.param(["md5 of the data file of each rank", ODD_ROW], id="of files"),
+        pytest.param(["md5 of the weight shards", ODD_ROW], id="of shards"),
+        pytest.param([HASHED[0], hash_row(HASH_ROWS[0], 5, "aa11bb", "cc22dd")], id="two ranks"),
+        pytest.param(
+            [HASHED[0], hash_row(HASH_ROWS[0], 5, *["aa11bb"] * 2, *["cc22dd"] * 2)], id="halves"
+        ),
+    ],
+)
+def test_hashes_that_tell_of_no_odd_rank(tmp_path: Path, lines: list[str]) -> None:
+    report = say(tmp_path, *lines)
+
+    assert not {rank for one in report.findings for rank in one.culprits.ranks}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "AssertionError: weight hashes do not match across data-parallel replicas",
+        "RuntimeError: parameter checksums not matching between the ranks",
+    ],
+)
+def test_check_that_hashes_do_not_match_is_told(tmp_path: Path, text: str) -> None:
+    finding = first_of(say(tmp_path, "step 400", text))
+
+    assert (finding.name, finding.culprits.ranks) == ("weights-diverged", [])

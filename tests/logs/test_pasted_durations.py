@@ -125,3 +125,37 @@ def test_what_the_waiting_rank_itself_did_is_no_reason(tmp_path: Path) -> None:
     first, second, last = show(EVALUATED[1].replace("rank0", "rank1"), [*NEAR, 131.4])
 
     assert first_of(say(tmp_path, first, second, GLOO.format(120000), last)).code == "C211"
+
+
+CLOSE = [113.0, 116.4, 118.9]
+LONGER = [
+    "with a longer timeout it went through and took 126.4 s",
+    "Without any time limit the fourth one takes 2.1 min, the loss is fine",
+    "under the default timeout (30 min) that broadcast needed 131 seconds",
+]
+
+
+@pytest.mark.parametrize("longer", LONGER)
+def test_longer_limit_in_which_it_was_done_tells_that_this_one_is_too_short(
+    tmp_path: Path, longer: str
+) -> None:
+    finding = first_of(say(tmp_path, *show(FORMS[0], CLOSE), NCCL.format(120000), longer))
+
+    assert (finding.code, finding.confidence, finding.culprits.ranks) == ("H125", "likely", [])
+    assert "where the limit is longer" in finding.summary
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "",
+        "with a longer timeout it took 126.4 s and hangs there, too",
+        "with a longer timeout it did not end, each step took 126.4 s",
+        "with a longer timeout it takes 1800 s before the error",
+        "with the default timeout a step takes 4.1 s",
+    ],
+)
+def test_times_close_to_the_limit_alone_are_possible(tmp_path: Path, said: str) -> None:
+    finding = first_of(say(tmp_path, *show(FORMS[0], CLOSE), NCCL.format(120000), said))
+
+    assert (finding.code, finding.confidence) == ("H125", "possible")

@@ -338,3 +338,60 @@ def test_words_behind_a_place_are_no_source(tmp_path: Path, text: str) -> None:
     (tmp_path / "a.log").write_text(f"{text}\n")
 
     assert not read_evidence(tmp_path).sources
+
+
+# What ranks print before they enter a call.
+ENTERED = [
+    "[rank{0}] before all_reduce on {1}",
+    "rank {0} 11:20:31 entering dist.all_reduce(group={1})",
+    "[r{0}] => allreduce, pg {1}",
+]
+BOTH = [
+    "both groups are new_group([0, 1])",
+    "The two process groups have the same members [0, 1], one for the heads, one for experts",
+]
+UNORDERED = [
+    "every rank does both in a step, the order comes from a set of hooks",
+    "each of the two calls both, I iterate over a set there",
+]
+
+
+def enter(form: str, *said: str, groups: tuple[str, str] = ("dense", "expert")) -> list[str]:
+    printed = [form.format(rank, group) for rank, group in enumerate(groups)]
+    stacks = [line.format(0, "a", 11) for line in PAIR]
+    stacks += [line.format(1, "b", 15) for line in PAIR]
+    return [*said, *printed, "", *stacks]
+
+
+@pytest.mark.parametrize("form", ENTERED)
+@pytest.mark.parametrize("both", BOTH)
+@pytest.mark.parametrize("unordered", UNORDERED)
+def test_groups_that_ranks_print_when_they_enter_a_call(
+    tmp_path: Path, form: str, both: str, unordered: str
+) -> None:
+    finding = first_of(say(tmp_path, *enter(form, both, unordered)))
+
+    assert (finding.code, finding.culprits.ranks) == ("H104", [0, 1])
+    assert finding.details["groups"] == ["dense", "expert"]
+
+
+def test_entered_groups_without_what_is_said_of_their_order_name_nobody(tmp_path: Path) -> None:
+    for said in (BOTH[0], f"{BOTH[0]}; the order does not depend on a set"):
+        finding = first_of(say(tmp_path, *enter(ENTERED[0], said)))
+        assert (finding.code, finding.culprits.ranks) == ("H104", [])
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        pytest.param(enter(ENTERED[0], UNORDERED[0]), id="members unknown"),
+        pytest.param(enter(ENTERED[0], *BOTH, *UNORDERED, groups=("dense", "dense")), id="one"),
+        pytest.param(enter("rank {0} left all_reduce on {1}", BOTH[0], UNORDERED[0]), id="is over"),
+        pytest.param(enter("[r{0}] -> broadcast on {1}", BOTH[0], UNORDERED[0]), id="other op"),
+        pytest.param(
+            enter(ENTERED[0], "both groups are new_group([2, 3])", UNORDERED[0]), id="others"
+        ),
+    ],
+)
+def test_entered_groups_that_make_no_ring(tmp_path: Path, lines: list[str]) -> None:
+    assert "H104" not in {one.code for one in say(tmp_path, *lines).findings}

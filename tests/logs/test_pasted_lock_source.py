@@ -73,3 +73,45 @@ def test_one_lock_that_both_wait_for_is_no_deadlock_of_theirs(tmp_path: Path) ->
     report = paste(tmp_path, "of", wanted="self.sink._sink_lock")
 
     assert "lock-deadlock" not in {one.name for one in report.findings}
+
+
+# Stacks below a sentence, and the source of both places in two columns.
+FIRED = [
+    "faulthandler fired on rank 5 only.",
+    "faulthandler.dump_traceback_later(600) on rank 5, the others wait in all_gather",
+    "# faulthandler dump of rank 5 only; ranks 0-4 sit in a barrier",
+]
+COLUMNS = [
+    "sink.py:72  with SINK_LOCK:            registry.py:38  with TABLE_LOCK:",
+    "sink.py:74      with {0}:      registry.py:41      with SINK_LOCK:",
+]
+
+
+def paste_columns(said: str, wanted: str) -> list[str]:
+    stacks = STACKS.partition("{head0}")[0].format(head1="Timeout (0:10:00)!")
+    return [said, "", *stacks.split("\n"), "", *(line.format(wanted) for line in COLUMNS)]
+
+
+@pytest.mark.parametrize("said", FIRED)
+def test_source_in_two_columns_shows_both_orders(tmp_path: Path, said: str) -> None:
+    finding = first_of(say(tmp_path, *paste_columns(said, "TABLE_LOCK")))
+
+    assert (finding.name, finding.culprits.ranks) == ("lock-deadlock", [5])
+    assert {place.line for place in finding.where} >= {41, 74}
+
+
+@pytest.mark.parametrize(
+    ("said", "wanted"),
+    [
+        (FIRED[0], "SINK_LOCK"),
+        (FIRED[0], "open(path) as file"),
+        ("faulthandler fired on ranks 4 and 5", "TABLE_LOCK"),
+        ("faulthandler fired after rank 5 was told to stop", "TABLE_LOCK"),
+    ],
+)
+def test_columns_that_show_no_crossing_name_nobody(tmp_path: Path, said: str, wanted: str) -> None:
+    report = say(tmp_path, *paste_columns(said, wanted))
+
+    assert not [
+        one for one in report.findings if one.name == "lock-deadlock" and one.culprits.ranks
+    ]

@@ -131,3 +131,37 @@ def test_rank_that_failed_by_itself_goes_before(tmp_path: Path) -> None:
 
     assert (report.findings[0].code, report.findings[0].culprits.ranks) != ("N422", [])
     assert report.findings[0].culprits.ranks == [1]
+
+
+CHECKED = [
+    "Enabling peer access between GPU0 and GPU1...",
+    "cudaMemcpyPeer / cudaMemcpy between GPU0 and GPU1: 6.02GB/s",
+    "Run kernel on GPU1, taking source data from GPU0 and writing to GPU1...",
+    "Verification error @ element 1: val = {0}, ref = 4.000000",
+    "Verification error @ element 2: val = {0}, ref = 8.000000",
+    "Test failed!",
+]
+
+
+@pytest.mark.parametrize("value", ["0.000000", "nan", "-12.5", "1.2e+09"])
+@pytest.mark.parametrize("kept", [slice(0, 6), slice(1, 4), slice(2, 5)])
+def test_direct_access_that_reads_wrong_data_is_told(
+    tmp_path: Path, value: str, kept: slice
+) -> None:
+    lines = [line.format(value) for line in CHECKED[kept]]
+    found = say(tmp_path, "loss is nan with two devices", "$ ./simpleP2P", *lines).findings[0]
+
+    assert (found.code, found.confidence, found.culprits.ranks) == ("N422", "likely", [])
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        pytest.param([*CHECKED[:3], "Test passed"], id="passed"),
+        pytest.param(["$ ./vectorAdd", CHECKED[3].format("0.0"), "Test failed!"], id="one device"),
+        pytest.param([CHECKED[3].format("0.0"), *CHECKED[:3], "Test passed"], id="before it"),
+        pytest.param([*CHECKED[:3], "no Verification error @ element seen"], id="none"),
+    ],
+)
+def test_tests_that_tell_nothing_of_direct_access(tmp_path: Path, lines: list[str]) -> None:
+    assert not has_trial(say(tmp_path, *lines))

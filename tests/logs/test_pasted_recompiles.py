@@ -210,3 +210,54 @@ def test_slow_steps_beside_a_function_at_the_limit(
 )
 def test_limit_of_compiles_that_costs_nothing(tmp_path: Path, lines: list[str]) -> None:
     assert all(one.code != "P508" for one in say(tmp_path, *lines).findings)
+
+
+GUARDS = [
+    ["self.scale == 0.{0}11", "self.scale == 0.{0}12", "self.scale == 0.{0}13"],
+    ["L['warm'] == 3{0}", "L['warm'] == 4{0}", "L['warm'] == 5{0}"],
+    [
+        f"tensor 'L['x']' size mismatch at index 1. expected 3{size}, actual 4{size}"
+        for size in (20, 27, 31)
+    ],
+]
+
+
+def write_each(
+    reasons: list[str], *, seconds: float = 3.9, first: int = 4, by: int = 1, is_old: bool = False
+) -> list[str]:
+    """Write a loop that compiles in each of its steps, with what the compiler says it is for."""
+    lines: list[str] = []
+    for at, reason in enumerate(reasons):
+        head, *more = [OLD] if is_old else AGAIN[:2]
+        lines += [line.format("", f"12:1{at}:00", first + at) for line in (head, *more)]
+        begin = AGAIN[2].partition("    - ")[0].format("", f"12:1{at}:00", first + at)
+        lines.append(f"{begin}    - 2/{first + at - 1}: {reason.format(1)}")
+        lines.append(f"step {60 + at * by} | loss 1.9 | {seconds:.2f} s/it")
+    return lines
+
+
+@pytest.mark.parametrize("reasons", GUARDS)
+@pytest.mark.parametrize("is_old", [True, False])
+def test_function_that_is_compiled_in_every_step_for_another_value(
+    tmp_path: Path, reasons: list[str], *, is_old: bool
+) -> None:
+    finding = first_of(say(tmp_path, *write_each(reasons, is_old=is_old)))
+
+    assert (finding.code, finding.culprits.ranks) == ("P508", [])
+    assert "in every step" in finding.summary
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        pytest.param(write_each([GUARDS[0][0]] * 3), id="one-value"),
+        pytest.param(write_each([GUARDS[0][0], GUARDS[1][1], GUARDS[0][2]]), id="other-guards"),
+        pytest.param(write_each(GUARDS[0], seconds=0.4), id="cheap"),
+        pytest.param(write_each(GUARDS[0][:2], first=1), id="first-sizes"),
+        pytest.param(write_each(GUARDS[0], by=10), id="rare"),
+        pytest.param(write_each(GUARDS[0][:1]), id="once"),
+        pytest.param([*write_each(GUARDS[0]), "step 63 | 3.95 s/it"], id="slow-without"),
+    ],
+)
+def test_compiles_that_do_not_make_every_step_slow(tmp_path: Path, lines: list[str]) -> None:
+    assert all(one.code != "P508" for one in say(tmp_path, *lines).findings)

@@ -18,6 +18,7 @@ HEAD = [
 # How versions of the tool, and people who shorten it, name who differs.
 NAMED = {
     "rank first": "error msg: Culprit rank {0}; Error type: {1}, Expected ...",
+    "capital": "Culprit rank {0}; Error Type: {1}, Expected ...",
     "state first": "error msg: Error type: {1} / Culprit rank {0}; ",
     "comma": "error msg: Error type: {1}, culprit rank {0}",
     "brackets": "Error type: {1} (culprit ranks {0})",

@@ -143,3 +143,40 @@ def test_line_with_two_shapes_tells_none(tmp_path: Path) -> None:
     finding = first_of(say(tmp_path, *lines, *(line.format(784, 1024) for line in ABORT)))
 
     assert (finding.code, finding.culprits.ranks) == ("H106", [])
+
+
+def sign(*names: str, first: str = "Traceback (most recent call last):") -> list[str]:
+    """Write shapes and a traceback behind short names, in a text in which most lines have none."""
+    shapes = [f"{name} pooled torch.Size([{9 if name == names[-1] else 12}, 8])" for name in names]
+    raised = [
+        first,
+        '  File "pool.py", line 20, in step',
+        "    dist.all_gather(out, pooled)",
+        "RuntimeError: Connection closed by peer [10.1.0.7]:5120",
+    ]
+    text = ["three processes with gloo, this is the end of it", "", "the prints are mine"]
+    aborts = [line.format(384, 288) for line in ABORT]
+    return [*text, *shapes, *aborts, *(f"{names[0]} {line}" for line in raised)]
+
+
+def test_short_names_that_are_counted_from_zero_are_ranks(tmp_path: Path) -> None:
+    finding = first_of(say(tmp_path, *sign("r0", "r1", "r2")))
+
+    assert (finding.code, finding.culprits.ranks) == ("H106", [2])
+
+
+@pytest.mark.parametrize("names", [("r1", "r2", "r3"), ("r00", "r01", "r02"), ("r0", "r1", "n2")])
+def test_short_names_that_may_be_hosts_are_no_ranks(tmp_path: Path, names: tuple[str, ...]) -> None:
+    report = say(tmp_path, *sign(*names))
+
+    assert not {rank for one in report.findings for rank in one.culprits.ranks}
+
+
+def test_short_names_of_hosts_on_which_nccl_runs_are_no_ranks(tmp_path: Path) -> None:
+    nccl = (
+        "r1:4410:4477 [0] NCCL INFO comm 0x5581 rank 3 nranks 8 cudaDev 0 busId 7000 - Init "
+        "COMPLETE"
+    )
+    report = say(tmp_path, *sign("r0", "r1", "r2"), nccl)
+
+    assert not {rank for one in report.findings for rank in one.culprits.ranks}

@@ -39,16 +39,30 @@ KVS = "2026:05:04-10:14:11:(880112) |CCL_{0}| internal_kvs.cpp:532 kvs_init: con
 ATL = "[rank{0}]: RuntimeError: oneCCL: atl_ofi_comm.cpp:274 init_transport: EXCEPTION: no ATL"
 
 
-def test_store_of_oneccl_that_was_not_reached_is_a_failed_rendezvous(tmp_path: Path) -> None:
-    lines = [KVS.format("ERROR", "(120) >= limit (120)"), *map(ATL.format, (4, 5))]
+OLD_KVS = KVS.replace("connection time {1}", "connection error: {1}")
+FAILED_KVS = [
+    KVS.format("ERROR", "(120) >= limit (120)"),
+    OLD_KVS.format("ERROR", "timeout limit (121 > 120)"),
+    f"[1] {OLD_KVS.format('ERROR', 'timeout limit (31 > 30), ip: 10.8.0.3')}",
+]
+
+
+@pytest.mark.parametrize("line", FAILED_KVS)
+def test_store_of_oneccl_that_was_not_reached_is_a_failed_rendezvous(
+    tmp_path: Path, line: str
+) -> None:
+    lines = [line, *map(ATL.format, (4, 5))]
 
     finding = first_of(say(tmp_path, *lines))
 
     assert (finding.code, finding.culprits.ranks) == ("H121", [])
 
 
-def test_store_of_oneccl_that_was_reached_is_none(tmp_path: Path) -> None:
-    finding = first_of(say(tmp_path, KVS.format("INFO", "(3)"), *map(ATL.format, (4, 5))))
+@pytest.mark.parametrize(
+    "line", [KVS.format("INFO", "(3)"), OLD_KVS.format("WARN", "retry 1 of 3")]
+)
+def test_store_of_oneccl_that_was_reached_is_none(tmp_path: Path, line: str) -> None:
+    finding = first_of(say(tmp_path, line, *map(ATL.format, (4, 5))))
 
     assert (finding.code, finding.culprits.ranks) == ("C209", [])
 

@@ -91,3 +91,69 @@ def test_children_of_a_launcher_are_ranks(tmp_path: Path) -> None:
 )
 def test_parent_of_what_is_shown_next(text: str, parent: int) -> None:
     assert find_parent(text) == parent
+
+
+# A rank in its data loader by py-spy, and a worker of it by gdb: the frames of C, then of Python.
+LOADER = """\
+{head}
+Thread 3310 (idle): "MainThread"
+    select (selectors.py:416)
+    wait (multiprocessing/connection.py:931)
+    get (multiprocessing/queues.py:113)
+    _try_get_data (torch/utils/data/dataloader.py:1251)
+    _get_data (torch/utils/data/dataloader.py:1412)
+    run (net/fit.py:40)
+{worker}
+#0  {inner} at ./nptl/futex-internal.c:57
+#1  0x00007f11d0a98002 in ___pthread_mutex_lock (mutex=0x7f0a1a) at ./nptl/pthread_mutex_lock.c:93
+#2  0x00007f11ca001e10 in pool::Pool::submit(pool::Task const&) () from libresize.so
+(gdb) py-bt
+Traceback (most recent call first):
+  File "/srv/net/images.py", line 21, in {function}
+    return shrink(raw)
+  File "/srv/lib/torch/utils/data/_utils/worker.py", line {line}, in _worker_loop
+"""
+WORKER_HEADS = [
+    "rank 2 worker 3402",
+    "--- rank 2, data loader worker 3402 ---",
+    "[rank2 worker 3402] gdb -p 3402 -batch -ex bt",
+]
+
+
+@pytest.mark.parametrize("worker", WORKER_HEADS)
+@pytest.mark.parametrize("inner", ["__futex_lll_lock (v=2)", "futex_wait (private=0, expected=2)"])
+def test_worker_that_gdb_shows_in_a_mutex_is_told(tmp_path: Path, worker: str, inner: str) -> None:
+    text = LOADER.format(
+        head="rank 2 (pid 3310)", worker=worker, inner=inner, function="__getitem__", line=309
+    )
+    finding = first_of(say(tmp_path, text, "ranks 0, 1 and 3 wait in all_reduce"))
+
+    assert (finding.name, finding.culprits.ranks) == ("input-worker-stuck", [2])
+    assert finding.details["worker_pid"] == 3402
+    assert finding.where[0].function == "__getitem__"
+
+
+def test_worker_that_gdb_shows_waiting_for_work_is_not_stuck(tmp_path: Path) -> None:
+    text = LOADER.format(
+        head="rank 2 (pid 3310)",
+        worker=WORKER_HEADS[0],
+        inner="__futex_abstimed_wait_common64 (cancel=true)",
+        function="get",
+        line=279,
+    ).replace("/srv/net/images.py", "/usr/lib/python3.10/multiprocessing/queues.py")
+    report = say(tmp_path, text)
+
+    assert "input-worker-stuck" not in {one.name for one in report.findings}
+
+
+def test_stack_below_a_worker_of_a_thread_pool_is_no_worker_of_a_loader(tmp_path: Path) -> None:
+    text = LOADER.format(
+        head="rank 2 (pid 3310)",
+        worker="worker 3402",
+        inner="futex_wait (a=1)",
+        function="f",
+        line=2,
+    ).replace("_utils/worker.py", "pool.py")
+    report = say(tmp_path, text)
+
+    assert "input-worker-stuck" not in {one.name for one in report.findings}

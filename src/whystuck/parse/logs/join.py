@@ -21,6 +21,7 @@ from whystuck.parse.logs.owners.known_logs import (
     find_devices,
     find_own_rank,
     has_launchers,
+    list_host_ranks,
     list_ordered,
     list_said_places,
     list_told,
@@ -31,6 +32,7 @@ from whystuck.parse.logs.owners.known_logs import (
 from whystuck.parse.logs.owners.launches import Launches, list_failed
 from whystuck.parse.logs.owners.names import is_hostlike
 from whystuck.parse.logs.owners.processes import Processes
+from whystuck.parse.logs.owners.short_names import find_short_names
 
 MACHINES = {"kernel", "events", "scheduler", "service"}
 
@@ -59,6 +61,8 @@ class LogIndex:
         self.processes = Processes()
         self._rank_by_local: dict[tuple[str, int], set[int]] = defaultdict(set)
         self._hosts = self._find_hosts()
+        self._named = find_short_names(sources, self._hosts)
+        self._hosts -= self._named.keys()
         for log in self.logs:
             log.kind = log.source.part.facts.find_kind()
             log.tasks_are_ranks = are_ranks(log.source.part)
@@ -77,7 +81,7 @@ class LogIndex:
             row: Its number.
             stamp: Its time.
         """
-        node = line.node
+        node = "" if line.node in self._named else line.node
         rank = self.find_rank(log, line)
         if not node and (not line.is_described or log.kind in MACHINES):
             node = self._said_nodes.get(rank, log.node) or self.node_by_rank.get(rank, "")
@@ -99,8 +103,9 @@ class LogIndex:
         """Tell the rank that wrote a line."""
         if log.kind in MACHINES:
             return UNKNOWN_RANK
-        if line.rank != UNKNOWN_RANK:
-            return line.rank
+        own = line.rank if line.rank != UNKNOWN_RANK else self._named.get(line.node, UNKNOWN_RANK)
+        if own != UNKNOWN_RANK:
+            return own
         if line.task != UNKNOWN_RANK and log.tasks_are_ranks:
             return line.task
         if line.local >= 0:
@@ -252,7 +257,7 @@ class LogIndex:
             for place, ranks in facts.rank_by_place.items():
                 self._rank_by_local[place] |= ranks
             self._note_ends(log)
-            for host, first, last in facts.said.host_ranks:
+            for host, first, last in list_host_ranks(log.source.part):
                 for rank in range(first, last + 1):
                     self._rank_by_local[host, rank - first].add(rank)
         self._said_nodes = dict(list_said_places(self.logs, self._hosts))
@@ -384,7 +389,7 @@ class LogIndex:
             rank_by_device=find_devices(log),
             worker_shift=facts.said.find_shift(),
             loss_ranks=frozenset(facts.losses.keys() - {UNKNOWN_RANK}),
-            hosts=frozenset(facts.nodes),
+            hosts=frozenset(facts.nodes) - self._named.keys(),
             goes_on=facts.pace.goes_on,
             steps_since=facts.pace.since,
             steps_until=facts.pace.until,

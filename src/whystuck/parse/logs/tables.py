@@ -24,7 +24,7 @@ from whystuck.parse.logs.lines.lines import MAX_TEXT
 from whystuck.parse.logs.lines.members import name_member
 from whystuck.parse.logs.log_inputs import LogInput
 from whystuck.parse.logs.overcome import find_good_end, goes_on, is_overcome, list_leaving_out
-from whystuck.parse.logs.owners.known_logs import KnownLog
+from whystuck.parse.logs.owners.known_logs import KnownLog, find_sole_ranks
 from whystuck.parse.logs.owners.sole_failures import name_sole_failure
 from whystuck.parse.logs.parts import EventSeen
 from whystuck.parse.logs.search.scan import MAX_GROUP
@@ -227,8 +227,9 @@ def _find_groups(seen: EventSeen) -> dict[str, str]:
 
 def _make_exits(index: LogIndex, log: KnownLog) -> Iterator[ExitRecord]:
     known: dict[tuple[int, int, int | None, int | None, int], ExitRecord] = {}
+    sole = find_sole_ranks(index.logs) if log.source.part.exits else {}
     for seen in log.source.part.exits:
-        record = _make_exit(index, log, seen)
+        record = _make_exit(index, log, seen, sole)
         key = (record.rank, record.pid, record.code, record.signal, record.attempt)
         if record.rank == UNKNOWN_RANK and not record.pid:
             yield record
@@ -240,8 +241,12 @@ def _make_exits(index: LogIndex, log: KnownLog) -> Iterator[ExitRecord]:
     yield from known.values()
 
 
-def _make_exit(index: LogIndex, log: KnownLog, seen: ExitSeen) -> ExitRecord:
-    line = replace(seen.line, node=seen.node or seen.line.node)
+def _make_exit(
+    index: LogIndex, log: KnownLog, seen: ExitSeen, sole: Mapping[str, int]
+) -> ExitRecord:
+    host = seen.line.text.partition(": ")[0]
+    told = host if host in sole else index.take_host(seen.line).node
+    line = replace(seen.line, node=seen.node or seen.line.node or told)
     owner = index.find_owner(log, line, seen.row, seen.stamp)
     rank = seen.rank
     if rank == UNKNOWN_RANK and seen.task != UNKNOWN_RANK and log.tasks_are_ranks:
@@ -252,6 +257,7 @@ def _make_exit(index: LogIndex, log: KnownLog, seen: ExitSeen) -> ExitRecord:
         rank = index.rank_of_local(owner.node, seen.local, log)
     if rank == UNKNOWN_RANK and seen.node:
         rank = index.rank_of_node(seen.node)
+    rank = sole.get(line.node, rank) if rank == UNKNOWN_RANK else rank
     return ExitRecord(
         rank=rank,
         pid=seen.pid,

@@ -43,7 +43,7 @@ _ANY = re.compile(
     r"Rendezvous(?:Timeout|Connection|State)Error|DistStoreError|connection to the C10d store has"
     r" failed|wait timeout after \d+ms|connectFullMesh failed|Socket Timeout"
     r"|store based barrier|Getting socket times out|wait socket establish timeout"
-    r"|host not found: |kvs_init: connection time"
+    r"|host not found: |kvs_init: connection (?:time|error)"
     r"|[Cc]onnect(?: to \S+)? (?:failed|returned)|: Wait timeout$"
     r"|ibv_modify_qp failed"
 )

@@ -9,6 +9,7 @@ from functools import lru_cache
 
 # A step down in the syntax tree: the statement, and the block of it that holds the line.
 Step = tuple[ast.stmt, str]
+_LOCK_WORDS = ("lock", "mutex", "sem", "cond", "acquire", "guard")
 
 
 @dataclass(frozen=True)
@@ -83,8 +84,8 @@ def find_lock(text: str, line: int) -> str:
         if isinstance(node, ast.With | ast.AsyncWith):
             for item in node.items:
                 expression = item.context_expr
-                if expression.lineno <= line <= (expression.end_lineno or expression.lineno):
-                    return ast.unparse(expression)
+                if item_holds(expression, line):
+                    return "" if _is_other_call(expression) else ast.unparse(expression)
         if (
             isinstance(node, ast.Call)
             and isinstance(node.func, ast.Attribute)
@@ -93,6 +94,13 @@ def find_lock(text: str, line: int) -> str:
         ):
             return ast.unparse(node.func.value)
     return ""
+
+
+def _is_other_call(expression: ast.expr) -> bool:
+    """Tell whether a block begins with a call that is of no lock, such as `open(path)`."""
+    if not isinstance(expression, ast.Call):
+        return False
+    return not any(word in ast.unparse(expression.func).lower() for word in _LOCK_WORDS)
 
 
 def find_held_locks(text: str, line: int) -> dict[str, int]:

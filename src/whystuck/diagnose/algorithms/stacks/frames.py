@@ -16,8 +16,11 @@ _LIBRARY_PATH = re.compile(
     r"|/torchinductor_[^/]+/|/c[a-z2-7]{51}\.py$"
     r"|\.so(?:\.\d+)*$|^native$|/_whystuck|/torch/(?:distributed|nn|autograd|utils|_dynamo|_inductor|optim)/"
 )
-# The interpreter's own sources, as gdb names them.
-_INTERPRETER = re.compile(r"^(?:\./|.*/)?(?:Python|Objects|Modules|Parser|Programs)/[\w/]+\.[ch]$")
+# The sources of the interpreter and of the C library, as gdb names them.
+_INTERPRETER = re.compile(
+    r"^(?:\./|.*/)?(?:Python|Objects|Modules|Parser|Programs)/[\w/]+\.[ch]$"
+    r"|^\.{1,2}/(?:sysdeps|nptl|posix|misc|io|libio|socket|malloc)/[\w/.-]+\.[ch]$"
+)
 # py-spy shortens paths in its text form to the part below the import root.
 _SHORT_LIBRARY = re.compile(
     r"^(?:torch|torchvision|numpy|transformers|accelerate|deepspeed|pytorch_lightning|wandb|mlflow"

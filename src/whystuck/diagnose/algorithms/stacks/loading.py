@@ -17,7 +17,7 @@ _TAKES = {"acquire", "__enter__"}
 # What waits for a mutex in C. Waits for a condition are none: another thread ends them.
 _MUTEX = re.compile(
     r"_{0,3}(?:GI_+)?(?:pthread_mutex_(?:lock|timedlock)|pthread_rwlock_(?:rd|wr)lock"
-    r"|lll_lock_wait(?:_private)?|pthread_mutex_lock_full)\b"
+    r"|lll_lock_wait(?:_private)?|lll_mutex_lock_optimized|pthread_mutex_lock_full)\b"
 )
 
 

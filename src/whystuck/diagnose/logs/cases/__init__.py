@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from whystuck.diagnose.logs.cases.compiling.compiler_children import make_compiler_children
 from whystuck.diagnose.logs.cases.compiling.recompiles import make_recompiles
 from whystuck.diagnose.logs.cases.config import make_config_errors
 from whystuck.diagnose.logs.cases.costs.breakdowns import make_breakdowns
@@ -68,6 +69,7 @@ from whystuck.diagnose.logs.cases.processes.thread_errors import make_thread_err
 from whystuck.diagnose.logs.cases.resources.memlock import make_memlock
 from whystuck.diagnose.logs.cases.resources.memory import make_host_memory
 from whystuck.diagnose.logs.cases.resources.memory_daemons import make_daemons
+from whystuck.diagnose.logs.cases.resources.process_limits import make_process_limits
 from whystuck.diagnose.logs.cases.resources.shared_memory import make_shared_memory
 from whystuck.diagnose.logs.cases.resources.stale_files import make_stale_files
 from whystuck.diagnose.logs.cases.resources.storage import make_silent_storage
@@ -127,6 +129,7 @@ MAKERS: tuple[Maker, ...] = (
     make_miscomputing,
     make_absent,
     make_memlock,
+    make_process_limits,
     make_shared_memory,
     make_config_errors,
     make_unstarted,
@@ -164,6 +167,7 @@ MAKERS: tuple[Maker, ...] = (
     make_busy,
     make_built_late,
     make_recompiles,
+    make_compiler_children,
     make_stale_files,
     make_silent_storage,
     make_process_states,

@@ -27,6 +27,8 @@ _MAX_LINES = 6
 _NEAR, _NEARER = 0.7, 0.85
 # It grows: each time is hardly shorter than the one before, and the last is longer than the first.
 _HARDLY, _GROWN = 0.98, 1.08
+# Times that are as near as this to the limit may have grown less.
+_CLOSE, _GROWN_CLOSE = 0.95, 1.03
 # The next one, as those before grew, reaches this part of the limit.
 _REACHED = 0.97
 # What took longer than the limit was over soon after it.
@@ -74,7 +76,8 @@ def grows_to(times: Sequence[float], limit: float, least: float) -> bool:
         return False
     is_steady = all(later >= _HARDLY * earlier for earlier, later in pairwise(times))
     more = (times[-1] - times[0]) / (len(times) - 1)
-    is_grown = times[-1] >= _GROWN * times[0] and max(times) == times[-1]
+    grown = _GROWN_CLOSE if times[-1] >= _CLOSE * limit else _GROWN
+    is_grown = times[-1] >= grown * times[0] and max(times) == times[-1]
     return is_steady and is_grown and times[-1] + more >= _REACHED * limit
 
 
@@ -121,19 +124,22 @@ def _make_case(
     view: LogView, row: LogEvent, times: Sequence[float], limit: float, events: list[LogEvent]
 ) -> Case:
     is_begun = bool(row.groups["begun"])
+    longer = float(row.groups["longer"] or 0)
+    is_shown = limit <= longer < _A_LITTLE * limit
     exceptions = find_exceptions(view, events)
+    tail = f"; it takes {longer:g} s where the limit is longer" if is_shown else ""
     return Case(
         code=codes.TIMEOUT_TOO_SHORT,
-        summary=f"the limit of {limit:g} s {'is' if is_begun else 'may be'} too short: "
+        summary=f"the limit of {limit:g} s {'is' if is_begun or is_shown else 'may be'} too short: "
         f"{row.groups['what']} took {times[0]:g} to {times[-1]:g} s, longer each time, and "
         f"{'was not over when' if is_begun else 'the next one would take longer than'} "
-        f"{'the limit ended the wait' if is_begun else 'the limit'}",
+        f"{'the limit ended the wait' if is_begun else 'the limit'}{tail}",
         tier=_TIER,
         victims=list_ranks(events),
         lines=(row, *events)[:_MAX_LINES],
         exceptions=exceptions,
         where=place_exceptions(exceptions[:1]),
         time=find_time(events),
-        confidence=Confidence.LIKELY if is_begun else Confidence.POSSIBLE,
+        confidence=Confidence.LIKELY if is_begun or is_shown else Confidence.POSSIBLE,
         details={"group": "", "sequence": -1, "op": row.groups["what"], "late_ranks": []},
     )

@@ -36,6 +36,15 @@ _RAY_TYPES = re.compile(r"(?:Actor(?:Died|Unavailable)|RayActor|WorkerCrashed|No
 _MAX_LINES, _MAX_CALLS = 6, 4
 _NCCL_CLOSED = "nccl.socket_closed"
 _PEER = re.compile(r"\[?([\w.:-]{1,253}?)\]?<\d{1,5}>")
+# What NCCL says of any call that failed, and what it says of connections.
+_SYSTEM = re.compile(
+    r"unhandled system error|ncclSystemError: System call|^Last error:\s*$", re.IGNORECASE
+)
+_PEER_WORDS = re.compile(
+    r"\b(?:closed|reset|refused|remote|peers?|broken pipe|timed out|no route|unreachable|socket"
+    r"(?!, malloc))\b|(?-i:ocket[A-Z])",
+    re.IGNORECASE,
+)
 _STORE = re.compile(
     r"SocketImpl\(fd=\d{1,9}, addr=\[([\w.:-]{1,253})\]:\d{1,5}, remote=\[([\w.:-]{1,253})\]:\d"
 )
@@ -197,22 +206,31 @@ def make_lost(view: LogView) -> Iterator[Case]:
             "not in the logs"
         )
     is_of_ray = not ranks and _are_of_ray(events, exceptions)
+    is_general = not peer and not store and _tells_no_peer(events, exceptions)
     if is_of_ray:
         summary = (
             "Ray lost a worker process; whether it was killed, stopped or crashed is not in the "
             "logs: that of the worker tells more"
         )
+    elif is_general:
+        summary = (
+            f"NCCL says {f'of {who} ' if ranks else ''}that a system call or a library failed: "
+            "whether a peer went away, or what else it is, is not in the logs"
+        )
     yield Case(
         code=codes.PEER_LOST,
         summary=summary,
         tier=LOST,
-        confidence=Confidence.POSSIBLE if is_of_ray else Confidence.LIKELY,
         victims=tuple(ranks),
         lines=lines,
         exceptions=exceptions,
         time=find_time(events, exceptions),
+        confidence=Confidence.POSSIBLE if is_of_ray or is_general else Confidence.LIKELY,
         details={"cut": ranks} | ({"store": store} if store else {}),
-        remedies=(choose_host_command(view, ranks),),
+        remedies=(
+            *(("export NCCL_DEBUG=WARN   # for the next run: it prints what failed",) * is_general),
+            choose_host_command(view, ranks),
+        ),
     )
 
 
@@ -220,6 +238,13 @@ def _are_of_ray(events: Sequence[LogEvent], raised: Sequence[PythonException]) -
     """Tell whether Ray alone says that a process died: no rank lost a connection to it."""
     are_types = all(_RAY_TYPES.search(item.type) for item in raised)
     return bool(events) and are_types and all(one.signature == _RAY_DIED for one in events)
+
+
+def _tells_no_peer(events: Sequence[LogEvent], exceptions: Sequence[PythonException]) -> bool:
+    """Tell whether NCCL has but the general word for a failed call, and for no connection."""
+    texts = [*(event.text for event in events), *(item.message for item in exceptions)]
+    is_nccl = all(one.signature == "nccl.result" for one in events) and bool(texts)
+    return is_nccl and all(_SYSTEM.search(text) and not _PEER_WORDS.search(text) for text in texts)
 
 
 def _find_lost_host(events: Sequence[LogEvent]) -> str:

@@ -28,7 +28,9 @@ class LimitsLow(CheckRule):
 
     Of texts, the limit of locked memory that `ulimit -l`, `ulimit -a`, `/proc/PID/limits`, prlimit,
     libibverbs or Open MPI print for a host, where network cards of that host got no memory: NCCL
-    prints `Call to ibv_create_cq failed`. Without the limit, it is C210.
+    prints `Call to ibv_create_cq failed`. Without the limit, it is C210. The same holds for the
+    limit of processes, as OpenBLAS (`RLIMIT_NPROC 4096 current`), `ulimit -u` or the kernel print
+    it, where a thread or process could not be started.
 
     ## False alarms
 

@@ -5,13 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import chain
 
+from whystuck.parse.logs.blocks.calls.entered_calls import find_entered_calls
 from whystuck.parse.logs.blocks.calls.group_notes import find_group_notes
 from whystuck.parse.logs.blocks.calls.rank_bars import find_rank_bars
 from whystuck.parse.logs.blocks.calls.rank_shapes import find_rank_shapes
 from whystuck.parse.logs.blocks.calls.rank_steps import find_rank_batches, find_rank_steps
 from whystuck.parse.logs.blocks.calls.skip_guards import find_skip_guards
+from whystuck.parse.logs.blocks.machines.compiler_rows import find_compiler_rows
+from whystuck.parse.logs.blocks.machines.host_ranks import find_host_ranks
+from whystuck.parse.logs.blocks.machines.load_averages import find_load_averages
+from whystuck.parse.logs.blocks.machines.process_limits import find_process_limits
+from whystuck.parse.logs.blocks.network.p2p_checks import find_p2p_checks
 from whystuck.parse.logs.blocks.network.p2p_trials import find_p2p_trials
 from whystuck.parse.logs.blocks.rank_notes import find_rank_notes
+from whystuck.parse.logs.blocks.rank_tables.rank_hashes import find_rank_hashes
 from whystuck.parse.logs.blocks.rank_tables.rank_types import find_rank_types
 from whystuck.parse.logs.blocks.stacks.listed_processes import find_listed_processes
 from whystuck.parse.logs.blocks.stacks.same_process import find_same_process
@@ -25,6 +32,7 @@ from whystuck.parse.logs.blocks.tables.work_lists import find_work_lists
 
 _FINDERS = (
     find_group_notes,
+    find_entered_calls,
     find_rank_types,
     find_step_rates,
     find_work_lists,
@@ -41,6 +49,12 @@ _FINDERS = (
     find_rank_notes,
     find_phase_times,
     find_p2p_trials,
+    find_p2p_checks,
+    find_host_ranks,
+    find_compiler_rows,
+    find_process_limits,
+    find_load_averages,
+    find_rank_hashes,
 )
 
 

@@ -100,7 +100,7 @@ def find_devices(log: KnownLog) -> dict[tuple[str, int], int]:
     """Return the rank of each device, by its host; nothing where two have one."""
     facts = log.source.part.facts
     devices = {place: min(own) for place, own in facts.rank_by_device.items() if len(own) == 1}
-    for host, first, last in facts.said.host_ranks:
+    for host, first, last in list_host_ranks(log.source.part):
         for device in range(last - first + 1):
             devices.setdefault((host, device), first + device)
     return devices if len(set(devices.values())) == len(devices) else {}
@@ -141,13 +141,29 @@ def has_launchers(part: LogPart) -> bool:
     )
 
 
+def list_host_ranks(part: LogPart) -> Iterator[tuple[str, int, int]]:
+    """Yield hosts with the first and the last of their ranks, as sentences and lists tell them."""
+    yield from part.facts.said.host_ranks
+    for row in part.tabled:
+        if row.name == "table.host_ranks":
+            yield row.groups["host"], int(row.groups["first"]), int(row.groups["last"])
+
+
+def find_sole_ranks(logs: Sequence[KnownLog]) -> dict[str, int]:
+    """Return the rank of each host that is said to have that one alone."""
+    found: dict[str, set[int]] = {}
+    for host, first, last in (one for log in logs for one in list_host_ranks(log.source.part)):
+        found.setdefault(host, set()).update((first, last))
+    return {host: min(own) for host, own in found.items() if len(own) == 1}
+
+
 def list_said_places(logs: Sequence[KnownLog], hosts: Collection[str]) -> Iterator[tuple[int, str]]:
     """Yield the host of each rank where people say which ranks hosts have, and all agree.
 
     Nothing is one of their hosts where none of them is known to be one.
     """
     said: dict[int, set[str]] = {}
-    for host, first, last in {one for log in logs for one in log.source.part.facts.said.host_ranks}:
+    for host, first, last in {one for log in logs for one in list_host_ranks(log.source.part)}:
         for rank in range(first, last + 1):
             said.setdefault(rank, set()).add(host)
     is_known = any(host in hosts for own in said.values() for host in own)

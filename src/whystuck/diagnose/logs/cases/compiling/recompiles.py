@@ -144,10 +144,14 @@ def _make_slow_steps(view: LogView, told: Sequence[LogEvent]) -> Iterator[Case]:
     if slow is None:
         return
     own = [event for event in told if event.groups["func"] == slow.func]
+    how = (
+        f"and again: steps in which it is take {slow.compiled_s:.3g} s, others {slow.usual_s:.3g} s"
+        if slow.usual_s
+        else f"in every step, as {slow.guard} changes: a step takes {slow.compiled_s:.3g} s"
+    )
     yield Case(
         code=codes.RECOMPILATION,
-        summary=f"{slow.func} ({slow.place}) is compiled again and again: steps in which it is "
-        f"take {slow.compiled_s:.3g} s, others {slow.usual_s:.3g} s",
+        summary=f"{slow.func} ({slow.place}) is compiled again {how}",
         tier=NOTE,
         lines=(*own[-2:], *slow.lines[-_MAX_LINES + 2 :]),
         time=find_time(own),

@@ -39,6 +39,11 @@ _RUNTIME = "rocm."
 # A device that breaks is felt within this, after the time limits of collectives are taken off.
 _NS_PER_MS = 1_000_000
 _LATE_NS, _SOON_NS = 30_000_000_000, 900_000_000_000
+# Kernels of collectives fail where a peer does not come: they are victims.
+_COMM_KERNEL = re.compile(
+    r"hccl|hcom|mc2|moe_?distribute|all_?(?:reduce|gather|to_?all)|reduce_?scatter|broadcast",
+    re.IGNORECASE,
+)
 _SYNCHRONOUS = "CUDA_LAUNCH_BLOCKING=1"
 
 
@@ -50,7 +55,9 @@ def make_device_fault(view: LogView) -> Iterator[Case]:
     own = [
         event
         for event in events
-        if _is_of_job(view, event) and not (event.rank in trapped and _TRAPPED in event.text)
+        if _is_of_job(view, event)
+        and not (event.rank in trapped and _TRAPPED in event.text)
+        and not _COMM_KERNEL.search(event.groups.get("kernel") or "")
     ]
     kernel = [event for event in events if not _is_of_job(view, event)]
     exceptions = tuple(

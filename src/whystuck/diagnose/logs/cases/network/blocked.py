@@ -51,6 +51,10 @@ def make_blocked(view: LogView) -> Iterator[Case]:
     if trials and trials[-1].groups["went"]:
         yield _make_trial(trials[-1])
         return
+    wrong = list(view.list_signatures("table.p2p_wrong"))
+    if wrong:
+        yield _make_wrong(wrong)
+        return
     acs = [event for event in view.list_signatures("pcie.acs_on") if is_said(event)]
     if acs and _hangs_early(view) and not any(view.list_signatures("nccl.p2p_off")):
         yield _make_acs(acs)
@@ -130,6 +134,23 @@ def _make_trial(trial: LogEvent) -> Case:
         lines=(trial,),
         confidence=Confidence.LIKELY,
         details={"pairs": [], "setting": "", "devices": []},
+    )
+
+
+def _make_wrong(wrong: list[LogEvent]) -> Case:
+    """Make the case of devices that read something else from each other than was written."""
+    nodes = tuple(sorted({event.node for event in wrong} - {""}))
+    return Case(
+        code=codes.P2P_BLOCKED,
+        summary=f"a test of direct access between devices{_on(nodes)} reads wrong data: what they "
+        "send to each other does not arrive as it was sent",
+        tier=_TIER,
+        nodes=nodes,
+        lines=tuple(wrong[:_MAX_LINES]),
+        confidence=Confidence.LIKELY,
+        details={"pairs": [], "setting": "", "devices": []},
+        remedies=("export NCCL_P2P_DISABLE=1   # sends through the host, until this is mended",),
+        is_foreign=True,
     )
 
 

@@ -60,9 +60,12 @@ def make_crossed(view: LogView) -> Iterator[Case]:
         sources = view.evidence.sources
         stacked = [*_tell_stacked(list_stacked_waits(view), sources)]
         noted = list_noted_waits(view) if not stacked else []
-        # One line leads all of them to both groups, so that they are in both.
-        are_in_both = len(noted) >= _PAIR and _are_in_any_order(noted, sources)
-        yield from stacked or (_tell_stacked(noted, sources) if are_in_both else ())
+        # One line leads all of them to both groups, so that they are in both, or it is told.
+        are_in_both = len(noted) >= _PAIR and (
+            _are_in_any_order(noted, sources) or _are_members(view, noted)
+        )
+        is_any = any(view.list_signatures("table.unordered"))
+        yield from stacked or (_tell_stacked(noted, sources, is_said=is_any) if are_in_both else ())
         return
     ranks = sorted(frozenset[int]().union(*(one.waiting | one.missing for one in ring)))
     parts = "; ".join(
@@ -97,11 +100,23 @@ def _find_ring(waits: Sequence[GroupWait]) -> list[GroupWait]:
     return ring if len({(one.waiting, one.missing) for one in ring}) > 1 else []
 
 
-def _tell_stacked(waits: Sequence[StackedWait], sources: Mapping[str, str]) -> Iterator[Case]:
+def _are_members(view: LogView, waits: Sequence[StackedWait]) -> bool:
+    """Tell whether it is said of all groups that these ranks are in them, or of both of two."""
+    groups = {one.group for one in waits}
+    return any(
+        parse_ranks(event.groups["members"]) >= {one.rank for one in waits}
+        and (event.groups["many"].startswith("all") or len(groups) == _PAIR)
+        for event in view.list_signatures("table.shared_members")
+    )
+
+
+def _tell_stacked(
+    waits: Sequence[StackedWait], sources: Mapping[str, str], *, is_said: bool = False
+) -> Iterator[Case]:
     """Make the case of ranks whose stacks and groups show a ring: each waits for the next one.
 
     Of two ranks, one may as well have left out a call of the other group, unless the source shows
-    that they come to their calls in any order.
+    that they come to their calls in any order, or somebody says so.
     """
     ring = list(waits)
     while ring:
@@ -115,7 +130,7 @@ def _tell_stacked(waits: Sequence[StackedWait], sources: Mapping[str, str]) -> I
         return
     ranks = {one.rank for one in ring}
     is_clear = len(ring) > _PAIR and all(one.is_noted for one in ring)
-    is_clear |= _are_in_any_order(ring, sources)
+    is_clear |= is_said or _are_in_any_order(ring, sources)
     parts = "; ".join(
         f"rank {one.rank} waits in {one.group} {sorted(one.members)} for "
         f"{name_ranks(sorted(one.missing & ranks))}"

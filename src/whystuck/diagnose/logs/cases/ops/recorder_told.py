@@ -19,7 +19,7 @@ from whystuck.evidence.finding import Confidence, Place
 from whystuck.evidence.logs.lines import LogEvent
 from whystuck.evidence.ranks import MAX_RANK, name_ranks, parse_ranks
 
-_NAMED = re.compile(r"Culprit rank (\d{1,7}); Error type: ([A-Z_]{3,40})")
+_NAMED = re.compile(r"Culprit rank (\d{1,7}); Error [Tt]ype: ([A-Z_]{3,40})")
 # Other versions of the tool, and people who shorten it, write the state first.
 _STATE_FIRST = re.compile(
     r"Error type: ([A-Z_]{3,40})\W{1,4}culprit ranks? (\d{1,7}(?:(?:, ?| and | )\d{1,7}){0,255})",
@@ -35,7 +35,9 @@ _CODES = (
 )
 _WORDS = {codes.OP_MISMATCH: "op", codes.SHAPE_MISMATCH: "shape", codes.DTYPE_MISMATCH: "type"}
 # The last name of a line, with what it says of it; a line that ends elsewhere has been cut.
-_LAST = re.compile(r"\d{1,7}; Error type: ([A-Z_]{3,40})(?:, (?>.*? does not match )[^'\n]*'.*')?")
+_LAST = re.compile(
+    r"\d{1,7}; Error [Tt]ype: ([A-Z_]{3,40})(?:[,;] (?>.*? does not match )[^'\n]*'.*')?"
+)
 _TYPES = re.compile(
     r"Expected collective type: '([\w:]{1,60})' does not match "
     r"found collective type: '([\w:]{1,60})'"

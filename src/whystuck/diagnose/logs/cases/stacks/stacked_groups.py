@@ -82,8 +82,10 @@ def list_stacked_waits(view: LogView) -> list[StackedWait]:
 def list_noted_waits(view: LogView) -> list[StackedWait]:
     """List the ranks that wait where a comment at their stacks says which group it is.
 
-    Nobody tells who is in the groups: each rank is taken for a member of all of them.
+    A rank that prints what it enters says so, too. Nobody tells who is in the groups: each rank is
+    taken for a member of all of them.
     """
+    entered = {event.rank: event for event in view.list_signatures("table.entered")}
     last = {one.rank: one for one in view.evidence.stacks if not one.worker and one.rank >= 0}
     found: dict[int, str] = {}
     for rank, sample in last.items():
@@ -91,6 +93,10 @@ def list_noted_waits(view: LogView) -> list[StackedWait]:
         if main is None or sample.row is None or is_transferring(main.frames):
             continue
         names = {one[1].lower() for text in _list_notes(main) for one in _GROUP.finditer(text)}
+        event = entered.get(rank)
+        if not names and event is not None:
+            is_there = _fold(event.groups["op"]) == _fold(name_call(main.frames))
+            names = {event.groups["name"].lower()} if is_there else set()
         if len(names) == 1 and locate(main.frames).doing is Doing.COLLECTIVE:
             found[rank] = names.pop()
     return [
@@ -104,6 +110,10 @@ def list_noted_waits(view: LogView) -> list[StackedWait]:
         )
         for rank, name in sorted(found.items())
     ]
+
+
+def _fold(name: str) -> str:
+    return name.replace("_", "").lower()
 
 
 def _find_group(

@@ -29,9 +29,10 @@ _SAME = r"(?:same|identical|equal|consistent|in sync)"
 _COMPARED = re.compile(
     r"\b(?:gradients?|grad[ _]norms?|param(?:eter)?s?|weights?|model|checksums?|hash(?:es)?|state)"
     r"\b[^.;]{0,60}\b(?:inconsistent|diverged?|differ(?:s|ent)?|mismatch\w{0,4}|out of sync"
-    rf"|not (?:the )?{_SAME})\b[^.;]{{0,20}}"
+    rf"|not match(?:ing)?|n't match|not (?:the )?{_SAME})\b[^.;]{{0,20}}"
     # On different devices is where parameters lie, and not what is in them.
-    rf"\b(?:across|between|among|on (?:all|other|the other)) (?:the |all )?{_MEMBERS}\b",
+    rf"\b(?:across|between|among|on (?:all|other|the other)) (?:(?:the|all|DP|data[- ]parallel) )"
+    rf"{{0,2}}{_MEMBERS}\b",
     re.IGNORECASE,
 )
 

@@ -55,7 +55,8 @@ _NEXT = re.compile(
 _BOTH = re.compile(
     r"\b(?P<many>both|the two|these two|all(?: the)?) (?:process )?(?:groups|pgs|communicators) "
     r"(?:are|have|hold|contain|consist of|share)(?: (?:just|only|exactly|both|the|same|of|global)"
-    rf"){{0,3}}(?: (?:ranks|members))?[ =:]{{1,3}}{_LIST}",
+    r"){0,3}(?: (?:ranks|members))?[ =:]{1,3}"
+    rf"(?:(?:torch\.)?(?:dist\.|distributed\.)?new_group\((?:ranks ?= ?)?)?{_LIST}",
     re.IGNORECASE,
 )
 # The call in which a rank stands, its group, and the call behind it:

@@ -23,6 +23,12 @@ _TIME = re.compile(
     r"(?<![\w.])(?P<value>\d{1,9}(?:\.\d{1,6})?) ?(?P<unit>ms|s|sec)(?:/(?:it|iter|step))?(?![\w/])"
     r"|\b(?:(?:step|iter)_)?(?:time|dt)['\"]?[ =:]{1,3}(?P<bare>\d{1,9}\.\d{1,6})(?![\w.])"
 )
+# What it was compiled for: `- 4/5: self.rate == 0.31`, `size mismatch at index 1. expected 8, ...`
+_GUARD = re.compile(
+    r"\]\s{1,12}- (?:\d{1,6}/\d{1,6}: )?(?:(?P<guard>[^=#\n]{1,160}?) == (?P<value>[^\s#]{1,60})"
+    r"|(?P<tensor>tensor .{1,80}? size mismatch at index \d{1,3})\. expected \d{1,12}, "
+    r"actual (?P<actual>\d{1,12}))"
+)
 _PER_S = {"ms": 0.001}
 _MAX_WIDTH = 400
 # Below a compile, so many lines are looked at, in which its reasons stand as well.
@@ -49,6 +55,11 @@ class RecompiledStepReader:
         self._left -= 1
         if is_mark and (match := _AGAIN.search(text)):
             self._told, self._step, self._left = match.groupdict(), "", _MOST_LINES
+            self._told |= {"guard": "", "value": ""}
+            return
+        if self._told and not self._step and (why := _GUARD.search(text, 0, _MAX_WIDTH)):
+            self._told["guard"] = why["guard"] or why["tensor"]
+            self._told["value"] = why["value"] or why["actual"]
             return
         number = STEP.search(text, 0, _MAX_WIDTH)
         seconds = read_seconds(text) if number else 0.0
@@ -57,7 +68,7 @@ class RecompiledStepReader:
         step = number[1] or number[2] or number[3]
         self._step = self._step or step
         # Ranks that print the same step tell of the same compile.
-        told = self._told if step == self._step else {"count": "", "func": "", "place": ""}
+        told = self._told if step == self._step else dict.fromkeys(self._told, "")
         yield TabledSeen("table.recompiled", row, line, {"step": step, "s": repr(seconds)} | told)
 
 

@@ -38,7 +38,7 @@ _HEAD = re.compile(
     r"\b(?:across|between)(?: the| all)? (?:workers|ranks|replicas)\s{0,2}:\s{0,8}$", re.IGNORECASE
 )
 # Of several ranks in one line: `r0 8f1c22d0  r1 8f1c22d0`
-_CELL = re.compile(
+CELL = re.compile(
     r"(?<![\w.])(?:rank[ _]?|r)(\d{1,7})[ :=]{1,3}([0-9a-f]{6,64}"
     r"|[-+]?\d{1,20}\.\d{3,20}(?:e[-+]?\d{1,3})?)(?![\w.])",
     re.IGNORECASE,
@@ -99,12 +99,12 @@ class ValueReader:
     def _find_cells(self, text: str, *, is_mark: bool) -> list[tuple[str, str]]:
         """Find the values of ranks in one line, below a heading or behind words like one."""
         if self._begin and self._is_wide:
-            return _CELL.findall(text)
-        first = _CELL.search(text) if is_mark else None
+            return CELL.findall(text)
+        first = CELL.search(text) if is_mark else None
         is_told = first is not None and names_sum(
             text[max(0, first.start() - _MOST) : first.start()]
         )
-        return _CELL.findall(text) if is_told else []
+        return CELL.findall(text) if is_told else []
 
 
 def _find_what(text: str) -> str:

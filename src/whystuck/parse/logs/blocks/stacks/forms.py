@@ -33,7 +33,15 @@ _GDB = re.compile(
     r"^\s*Thread (?P<order>\d{1,6}) \(Thread 0x[0-9a-f]{1,16} \(LWP (?P<number>\d{1,10})\)"
     r"(?: \"(?P<name>[^\"]{0,200})\")?"
 )
-GDB_BARE = re.compile(r"^\s*(?:\(gdb\) )?#0\s+0x[0-9a-f]{6,16} in ")
+GDB_BARE = re.compile(
+    r"^\s*(?:\(gdb\) )?#0\s+(?:0x[0-9a-f]{6,16} in "
+    r"|[A-Za-z_][^\s(]{0,300} \([^\n]{0,600}\) at \S{1,300}:\d{1,7}\s*$)"
+)
+# What the extension of Python prints of its own frames: `py-bt` in gdb.
+_PYTHON_FRAME = re.compile(
+    r'^\s*(?:#\d{1,3} )?File "(?P<file>[^"]{1,1000})", line (?P<line>\d{1,7}), '
+    r"in (?P<function>[\w.<>]{1,300})"
+)
 # The number of a process may have a word behind it: `Process 4120 (rank 3): python train.py`.
 _PROCESS = re.compile(
     r"^\s*Process (?P<pid>\d{1,10})(?: ?[(\[](?P<said>[^()\[\]]{1,80})[)\]])?: ?(?P<run>.{0,2000})$"
@@ -184,10 +192,16 @@ def read_frame(text: str, source: str) -> Frame | None:
             return Frame(match[3].strip(), match[1], number)
         return None
     if source == "gdb":
-        if match := _GDB_FRAME.match(text):
-            file = match["file"] or match["library"] or "native"
-            return Frame(match["function"], file, int(match["line"] or 0))
-        return None
+        return _read_gdb_frame(text)
     if match := _SPY_FRAME.match(text):
         return Frame(match[1], match[2], int(match[3] or 0))
+    return None
+
+
+def _read_gdb_frame(text: str) -> Frame | None:
+    if match := _PYTHON_FRAME.match(text):
+        return Frame(match["function"], match["file"], int(match["line"]))
+    if match := _GDB_FRAME.match(text):
+        file = match["file"] or match["library"] or "native"
+        return Frame(match["function"], file, int(match["line"] or 0))
     return None

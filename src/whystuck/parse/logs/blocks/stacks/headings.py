@@ -15,6 +15,7 @@ _RANK = r"[Rr](?:ANK|ank)[ _:=#]{0,2}\(?(?P<rank>\d{1,7})"
 _HEADING = re.compile(
     rf"^[\W_]{{0,12}}{_RANK}\b(?:[\W_]*$|:? ?https?://"
     r"|[\s,:]*\(?(?:pid|PID|host|node|on|at|py-spy)\b"
+    r"|[\s,:]*\(?(?:data[ _-]?loader )?worker (?:process |pid ){0,2}\d"
     r"| ?\((?![^()]{0,99}[Rr]ank)[^()]{1,100}\)[\W_]*$)"
     rf"|(?:^|[\s#*=(,-]){_RANK.replace('rank>', 'last>')}[\W_]{{0,12}}$"
 )
@@ -25,9 +26,14 @@ _SAID = re.compile(
     rf"^(?P<before>[^\[\]]{{0,60}}?(?<![a-z_])){_RANK.replace('rank>', 'said>')}(?![\w-])"
     r"(?P<after>[^\[\]]{0,100}):[\W_]*$"
 )
+# `py-spy`, `dump`, `faulthandler.dump_traceback_later(600)`
+_TOOL = (
+    r"(?:(?:py-?spy|pystack|gdb|stacks?|dump|backtrace|trace)\b"
+    r"|faulthandler(?:\.\w{1,30}(?:\(\d{0,9}\))?)?(?!\w))"
+)
 # Above it, the tool that shows it and whose it is: `py-spy rank 0, three times`.
 _SHOWN = re.compile(
-    r"^(?P<before>[^\[\]\w]{0,12}(?:py-?spy|pystack|gdb|stack|dump|backtrace|trace)\b[^\[\]:]{0,30}?"
+    rf"^(?P<before>[^\[\]\w]{{0,12}}{_TOOL}[^\[\]:]{{0,30}}?"
     rf"(?<![a-z_])){_RANK.replace('rank>', 'said>')}(?![\w-])(?P<after>[^\[\]]{{0,100}})$",
     re.IGNORECASE,
 )
@@ -70,8 +76,8 @@ _COMMENT = re.compile(
 
 # `# py-spy on rank 3 at 15:39, ranks 1 and 2 are in all_gather like 0`
 _FIRST_OF = re.compile(
-    r"([^\w\[\]]{0,12}(?:py-?spy|pystack|gdb|stacks?|dump|backtrace|trace)\b[^,;\[\]\d]{0,30}"
-    r"\brank[ _:=#]{0,2}\d{1,7}\b(?: (?:at|around|from) [\d:]{4,8})?)[,;] "
+    rf"([^\w\[\]]{{0,12}}{_TOOL}[^,;\[\]\d]{{0,30}}"
+    r"\brank[ _:=#]{0,2}\d{1,7}\b(?: (?:only|alone))?(?: (?:at|around|from) [\d:]{4,8})?)[,;] "
     r"(?:while |and )?(?:the )?(?:others?|rest|ranks? ?\d[\d, &and-]{0,40}) "
     r"(?:are|is|sit|waits?|hangs?)\b(?!.{0,24}\b(?:same|identical|alike|ditto|idem)\b)",
     re.IGNORECASE,
@@ -369,18 +375,6 @@ def read_ranks_in_order(text: str) -> list[int]:
             return []
         found |= dict.fromkeys(range(low, high + 1))
     return [*found]
-
-
-# The process of the rank, where a heading tells both.
-_HEADING_PID = re.compile(
-    r"\b(?:pid|PID)[ =:#]{0,3}(\d{1,10})\b|^[\W_]{0,12}(\d{2,7})[ ,:(]{1,3}RANK[= ]"
-)
-
-
-def read_heading_pid(text: str) -> int:
-    """Return the process that a heading tells, 0 where it tells none."""
-    process = _HEADING_PID.search(text[:200])
-    return int(process[1] or process[2]) if process else 0
 
 
 _NOTE_RANK = re.compile(r"(?<!local )\brank[ =:]{0,2}(\d{1,7})\b", re.IGNORECASE)

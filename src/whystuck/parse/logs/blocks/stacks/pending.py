@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 
 from whystuck.evidence.logs.lines import UNKNOWN_RANK
@@ -47,3 +48,16 @@ class Heading:
     def names_one(self) -> bool:
         """Whether it tells whose the next stack is: a rank's, or one process's."""
         return self.rank != UNKNOWN_RANK or self.local >= 0 or self.is_rest or bool(self.command)
+
+
+# The process of the rank, where a heading tells both.
+_HEADING_PID = re.compile(
+    r"\b(?:pid|PID|worker(?: process)? ?(?=\d{3}))[ =:#]{0,3}(\d{1,10})\b"
+    r"|^[\W_]{0,12}(\d{2,7})[ ,:(]{1,3}RANK[= ]"
+)
+
+
+def read_heading_pid(text: str) -> int:
+    """Return the process that a heading tells, 0 where it tells none."""
+    process = _HEADING_PID.search(text[:200])
+    return int(process[1] or process[2]) if process else 0

@@ -19,6 +19,7 @@ _MAX_STEP = 30
 _MAX_BLANK = 3
 # So many lines that go on make a listing of a file that nothing names.
 _LEAST_BARE = 3
+_COLUMNS = 2
 
 _FILE = r"['\"]?(?P<file>[\w./~+-]{1,300}\.py)['\"]?"
 _NUMBERING = re.compile(
@@ -66,6 +67,10 @@ _STATEMENT = re.compile(
     r"^\s{0,8}(?P<file>[\w./~+-]{1,200}\.py):\d{1,6}\s{1,8}"
     r"(?=(?:return|yield|for|if|while|with|def)\b)"
 )
+# A statement in a line of its own, or beside one of another file: two columns.
+_CELL = re.compile(
+    r"(?<!\S)[\w./~+-]{1,200}\.py:\d{1,6}\s{1,8}(?=(?:with|if|for|while|return|def)\b)"
+)
 # What ends a text without numbers: a prompt, a fence, a heading.
 _PROMPT = re.compile(r"^(?:\[?[\w.@:~/()-]{0,80}(?: [\w~./-]{1,60})?\]?[$%] |```|==+|--- |>>> )")
 _PYTHON = re.compile(
@@ -107,7 +112,25 @@ def find_shown(data: bytes, row: int) -> list[SourceSeen]:
         return []
     text = data.decode("utf-8", errors="replace")
     lines = [_QUOTE.sub("", line[:_MAX_WIDTH]).rstrip() for line in text.split("\n")]
-    return list(_list_pieces(lines, row))[:MAX_SHOWN]
+    first, second = _split_columns(lines)
+    return [*_list_pieces(first, row), *_list_pieces(second, row)][:MAX_SHOWN]
+
+
+def _split_columns(lines: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
+    """Return the lines up to the statement of another file that stands beside one, and the rest."""
+    ends = [_find_second(line) for line in lines]
+    if not any(ends):
+        return lines, ()
+    cut = [line[:end] if end else line for line, end in zip(lines, ends, strict=True)]
+    return cut, [line[end:] if end else "" for line, end in zip(lines, ends, strict=True)]
+
+
+def _find_second(line: str) -> int:
+    """Return where the second statement with its place begins in a line, 0 where there is none."""
+    if line.count(".py:") != _COLUMNS:
+        return 0
+    starts = [match.start() for match in _CELL.finditer(line)]
+    return starts[1] if len(starts) == _COLUMNS else 0
 
 
 def _list_pieces(lines: Sequence[str], row: int) -> Iterator[SourceSeen]:

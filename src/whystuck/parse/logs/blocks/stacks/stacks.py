@@ -44,12 +44,16 @@ from whystuck.parse.logs.blocks.stacks.headings import (
     find_same_as,
     find_whose,
     is_same_word,
-    read_heading_pid,
     take_note,
 )
 from whystuck.parse.logs.blocks.stacks.hosts import find_host
 from whystuck.parse.logs.blocks.stacks.mains import is_worker, mark_main
-from whystuck.parse.logs.blocks.stacks.pending import MAX_STRANGERS, Heading, OpenProcess
+from whystuck.parse.logs.blocks.stacks.pending import (
+    MAX_STRANGERS,
+    Heading,
+    OpenProcess,
+    read_heading_pid,
+)
 from whystuck.parse.logs.blocks.stacks.seen import StackSeen
 from whystuck.parse.logs.blocks.stacks.summaries import read_summary
 from whystuck.parse.logs.lines.lines import LogLine
@@ -61,7 +65,7 @@ STACK_MARKS = (
     b" (idle",
     b"(most recent call first)",
     b" (LWP ",
-    b"#0  0x",
+    *(b"#0  " + name for name in (b"0x", b"__", b"futex_")),
     b" (torch/",
     b" (pdb.py:",
     b" (threading.py:",

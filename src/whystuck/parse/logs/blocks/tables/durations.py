@@ -31,6 +31,17 @@ _WORD = re.compile(
     r"[A-Za-z][A-Za-z_-]{3,60}",
     re.IGNORECASE,
 )
+# `ckpt] step # ` before what it is
+_LEAD = re.compile(r"^[\w-]{1,24}\] ?(?:(?:step|iter|iteration|epoch|round) ?#[:,]? ?)?")
+# What somebody says that it takes where the limit is longer.
+_LONGER = re.compile(
+    r"\b(?:with|under|without)\b[^.;\n]{0,30}?\b(?:default|longer|larger|higher|bigger|raised|no|any"
+    r"|\d{1,4} ?(?:min|minutes|h|hours))\b[^.;\n]{0,20}?\b(?:time-?outs?|(?:time )?limits?)\b"
+    r"[^\n]{0,120}?\b(?:took|takes|needs|needed|done in|done after|over after)\s"
+    r"(?P<value>\d{1,7}(?:\.\d{1,6})?) ?(?P<unit>ms|s|secs?|seconds|min|minutes)\b",
+    re.IGNORECASE,
+)
+_NOT = re.compile(r"n't\b|\b(?:not|never|hangs?|hung|stuck|timed out|times out)\b", re.IGNORECASE)
 _SCALE = {"ms": 0.001, "min": 60.0, "minutes": 60.0}
 
 
@@ -56,16 +67,27 @@ def find_durations(data: bytes, row: int) -> Iterator[TabledSeen]:
     if _HINT.search(data) is None:
         return
     kinds: dict[str, _Kind] = {}
+    longer = ""
     for at, whole in enumerate(data.decode("utf-8", errors="replace").split("\n")):
         line = whole[:_MAX_WIDTH].strip()
         if len(line) >= _LEAST_WIDTH:
             _take_line(kinds, line, row + at)
+            longer = longer or _find_longer(line)
     for kind in kinds.values():
         if len(kind.times) >= _LEAST_TIMES:
             said = _RANK.search(kind.text)
             groups = {"what": kind.what, "begun": kind.begun, "own": said[1] if said else ""}
+            groups["longer"] = longer
             groups["times"] = " ".join(f"{one:g}" for one in kind.times)
             yield TabledSeen("table.durations", kind.row, LogLine(kind.text), groups)
+
+
+def _find_longer(line: str) -> str:
+    """Return how long somebody says that it takes with a longer limit, empty where nobody does."""
+    match = _LONGER.search(line) if "limit" in line or "time" in line else None
+    if match is None or _NOT.search(line):
+        return ""
+    return f"{float(match['value']) * _SCALE.get(match['unit'].lower(), 1.0):g}"
 
 
 def _take_line(kinds: dict[str, _Kind], line: str, row: int) -> None:
@@ -81,7 +103,8 @@ def _take_line(kinds: dict[str, _Kind], line: str, row: int) -> None:
     name = _WORD.search(what)
     if name is None or (what not in kinds and len(kinds) >= _MOST_KINDS):
         return
-    known = _Kind(what[name.start() :].strip(" :=#"), what[: name.end()], row, line)
+    shown = _LEAD.sub("", what[name.start() :]).strip(" :=#")
+    known = _Kind(shown, what[: name.end()], row, line)
     kind = kinds.setdefault(what, known)
     kind.row, kind.text, kind.begun = row, line, ""
     if len(kind.times) < _MOST_TIMES:
