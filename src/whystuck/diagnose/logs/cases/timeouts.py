@@ -195,16 +195,8 @@ def make_lost(view: LogView) -> Iterator[Case]:
     last = find_exceptions(view, events)
     ends = [event for item in last if (event := view.find_event_of(item))]
     lines = tuple({(one.artifact, one.row): one for one in (*ends, *events)}.values())
-    who = name_ranks(ranks) if ranks else "ranks"
     store = "" if exceptions else _find_store(events)
     peer = _find_lost_host(events)
-    to = f"a peer on {peer}" if peer else "a peer"
-    summary = f"{who} lost the connection to {to}; why the peer ended is not in the logs"
-    if store:
-        summary = (
-            f"{who} lost the store on {store}: that host, or its launcher, went away first; why is "
-            "not in the logs"
-        )
     is_of_ray = not ranks and _are_of_ray(events, exceptions)
     is_general = not peer and not store and _tells_no_peer(events, exceptions)
     if is_of_ray:
@@ -214,9 +206,11 @@ def make_lost(view: LogView) -> Iterator[Case]:
         )
     elif is_general:
         summary = (
-            f"NCCL says {f'of {who} ' if ranks else ''}that a system call or a library failed: "
-            "whether a peer went away, or what else it is, is not in the logs"
+            f"NCCL says {f'of {name_ranks(ranks)} ' if ranks else ''}that a system call or a "
+            "library failed: whether a peer went away, or what else it is, is not in the logs"
         )
+    else:
+        summary = _say_lost(name_ranks(ranks) if ranks else "ranks", peer, store)
     yield Case(
         code=codes.PEER_LOST,
         summary=summary,
@@ -232,6 +226,16 @@ def make_lost(view: LogView) -> Iterator[Case]:
             choose_host_command(view, ranks),
         ),
     )
+
+
+def _say_lost(who: str, peer: str, store: str) -> str:
+    if store:
+        return (
+            f"{who} lost the store on {store}: that host, or its launcher, went away first; why is "
+            "not in the logs"
+        )
+    to = f"a peer on {peer}" if peer else "a peer"
+    return f"{who} lost the connection to {to}; why the peer ended is not in the logs"
 
 
 def _are_of_ray(events: Sequence[LogEvent], raised: Sequence[PythonException]) -> bool:
