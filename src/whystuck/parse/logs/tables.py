@@ -92,7 +92,10 @@ def join_logs(sources: Sequence[LogInput], signatures: Sequence[Signature]) -> L
     events = [event for log in index.logs for event in _make_events(index, log, signatures)]
     events += [event for log in index.logs for event in _make_calls(index, log)]
     ends = [(log, find_good_end(log, signatures)) for log in index.logs]
-    exits = [one for log, end in ends for one in _make_exits(index, log) if not 0 < one.row < end]
+    sole = find_sole_ranks(index.logs)
+    exits = [
+        one for log, end in ends for one in _make_exits(index, log, sole) if not 0 < one.row < end
+    ]
     exceptions = [item for log, end in ends for item in _make_exceptions(index, log, end)]
     events, exceptions = name_sole_failure(events, exceptions, exits)
     fatals = [item for log in index.logs for item in _make_fatals(index, log, exits)]
@@ -225,9 +228,9 @@ def _find_groups(seen: EventSeen) -> dict[str, str]:
     return groups
 
 
-def _make_exits(index: LogIndex, log: KnownLog) -> Iterator[ExitRecord]:
+def _make_exits(index: LogIndex, log: KnownLog, sole: Mapping[str, int]) -> Iterator[ExitRecord]:
+    """Yield the ends of processes; ``sole`` has the rank of each host that has one alone."""
     known: dict[tuple[int, int, int | None, int | None, int], ExitRecord] = {}
-    sole = find_sole_ranks(index.logs) if log.source.part.exits else {}
     for seen in log.source.part.exits:
         record = _make_exit(index, log, seen, sole)
         key = (record.rank, record.pid, record.code, record.signal, record.attempt)
