@@ -106,7 +106,7 @@ def test_of_each_end_of_a_log_so_many_lines_are_sampled() -> None:
     reader.feed(log)
     facts = reader.finish().facts
 
-    assert facts.sampled == 20
+    assert facts.kinds.total() == 20
     assert set(facts.progress.values()) == {1000}
 
 
