@@ -92,10 +92,7 @@ def join_logs(sources: Sequence[LogInput], signatures: Sequence[Signature]) -> L
     events = [event for log in index.logs for event in _make_events(index, log, signatures)]
     events += [event for log in index.logs for event in _make_calls(index, log)]
     ends = [(log, find_good_end(log, signatures)) for log in index.logs]
-    sole = find_sole_ranks(index.logs)
-    exits = [
-        one for log, end in ends for one in _make_exits(index, log, sole) if not 0 < one.row < end
-    ]
+    exits = list(_list_exits(index, ends))
     exceptions = [item for log, end in ends for item in _make_exceptions(index, log, end)]
     events, exceptions = name_sole_failure(events, exceptions, exits)
     fatals = [item for log in index.logs for item in _make_fatals(index, log, exits)]
@@ -226,6 +223,13 @@ def _find_groups(seen: EventSeen) -> dict[str, str]:
                 if value:
                     groups.setdefault(name.rstrip("2"), value[:MAX_GROUP])
     return groups
+
+
+def _list_exits(index: LogIndex, ends: Iterable[tuple[KnownLog, int]]) -> Iterator[ExitRecord]:
+    """Yield the ends of processes in all logs, but those before a good end of their job."""
+    sole = find_sole_ranks(index.logs)
+    for log, end in ends:
+        yield from (one for one in _make_exits(index, log, sole) if not 0 < one.row < end)
 
 
 def _make_exits(index: LogIndex, log: KnownLog, sole: Mapping[str, int]) -> Iterator[ExitRecord]:
