@@ -72,11 +72,11 @@ def test_a_line_that_tells_more_is_taken_wherever_it_stands() -> None:
 
 def test_steps_of_several_ranks_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     text = "".join(
-        f"[rank{rank}]: step {step} loss 2.5\n" for step in range(40) for rank in range(8)
+        f"[rank{rank}]: step {step} loss 2.5\n" for step in range(20) for rank in range(48)
     )
     facts = read_facts(text.encode(), 1 << 20)
     assert facts == read_all(text.encode(), 1 << 20, monkeypatch)
-    assert facts["progress"] == {rank: 39 * 8 + rank + 1 for rank in range(8)}
+    assert facts["progress"] == {rank: 19 * 48 + rank + 1 for rank in range(48)}
 
 
 def test_forms_of_lines() -> None:

@@ -68,6 +68,8 @@ class PlainForms:
         is_named = bool(line.owner or line.node or line.pid) or line.writer != UNKNOWN_RANK
         prefix = data[: len(data) - len(text)]
         plain = PlainLine(line, prefix, is_named, told.is_progress)
+        # In a merged log, lines of others come behind the last one of a rank.
+        is_plain = is_plain and not (is_named and told.is_progress)
         self._known[form] = plain if is_plain else None
 
     def find_like(self, form: bytes, data: bytes, *, is_last: bool) -> PlainLine | None:
